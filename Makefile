@@ -22,10 +22,10 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTRAS)') | cksum | tr -dc '0-9')
 ARGS ?= --resolution 192 --lms
 # A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py). Three
-# processes keep two cores busy: many a test waits for a real command.
+# processes keep two cores busy, as many tests wait for a real command.
 PYTEST := '$(RUN)' -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# Where it is set, each of the thousand processes of the tests would compile all of lms3d anew. Empty, it means off.
+# If a user has set this, each of the tests' thousand processes would compile all of lms3d anew. Empty means off.
 test quick: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help venv train quick test lint horovod docs report torture

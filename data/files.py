@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from data.errors import DataError
-from lms3d.common.disk import remove, sweep, sync, sync_folder, token
+from lms3d.common.disk import remove, sweep, sync, sync_folder, token, try_to_write
 from lms3d.common.json_values import parse
 from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE
 
@@ -53,14 +53,9 @@ def readable_directory(path: str | Path) -> Path:
 def writable_directory(path: str | Path) -> Path:
     """`path` as a directory that exists and can be written to; DataError otherwise."""
     path = Path(path).expanduser()
-    probe = path / f".write-test-{token()}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        sweep(path)
-        try:
-            probe.touch()
-        finally:
-            probe.unlink(missing_ok=True)
+        try_to_write(path)
     except OSError as error:
         raise DataError(
             f"{path}: found {error.strerror}; expected a folder that can be written to; choose another folder, or "

@@ -264,15 +264,15 @@ def write_records(found: Sequence[Epochs], path: Path) -> None:
 
 
 def what_is_shared(numbers: Sequence[int], cores: int) -> str:
-    """Besides the bus: the machine is one, and has few cores."""
+    """A note on what processes share besides the bus: memory, and cores if there are too few."""
     crowded = [number for number in numbers if number > cores]
-    told = f"Each process is bound to one of {cores} cores; all share the memory and its bandwidth."
+    note = f"Each process is bound to one of {cores} cores; all share the memory and its bandwidth."
     if crowded:
-        told += (
+        note += (
             f" With {' and '.join(map(str, crowded))} processes some share a core: the rows without LMS show what that takes, and "
             "`x a link each` what the bus takes besides."
         )
-    return told
+    return note
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,8 +120,8 @@ def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m experiments.floors", description=_DESCRIPTION, epilog=_EPILOG)
     add, sides = parser.add_argument, [96, 128, 160, 192]
     command.add_model(parser)
-    told = "sides of the cubes (default: 96 128 160 192)"
-    add("--resolutions", type=cli.resolution, nargs="+", metavar="N", default=sides, help=told)
+    shown = "sides of the cubes (default: 96 128 160 192)"
+    add("--resolutions", type=cli.resolution, nargs="+", metavar="N", default=sides, help=shown)
     add("--copied", action="store_true", default=False, help="copy back what was swapped, as to a GPU (default: off)")
     command.add_output(parser, "floors")
     return parser

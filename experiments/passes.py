@@ -100,8 +100,8 @@ def table() -> str:
             rows[name] = [block(added=added) for added in (False, True)]
     head = ("", "", "forward: reads", "writes", "backward: reads", "writes")
     return markdown(head, [
-        (told, name, *(str(number) for passes in found[added] for number in passes))
-        for added, told in enumerate(("normalisation, LeakyReLU, dropout", "and an addition"))
+        (block_name, name, *(str(number) for passes in found[added] for number in passes))
+        for added, block_name in enumerate(("normalisation, LeakyReLU, dropout", "and an addition"))
         for name, found in rows.items()
     ])  # fmt: skip
 

@@ -52,7 +52,7 @@ def _profile(options: argparse.Namespace, typed: str) -> None:
     run_dirs = options.runs or [_trained(options, output / "run")]
     traces = [(_name(run_dir), lanes.read(xplane.newest(run_dir))) for run_dir in run_dirs]
     runs = [
-        Run(name=name, profile=(found := measure.profile(trace)), told=report.told_bytes(run_dir / "lms_stats.csv", found))
+        Run(name=name, profile=(found := measure.profile(trace)), counted=report.counted_bytes(run_dir / "lms_stats.csv", found))
         for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)
     ]  # fmt: skip
     print(write(runs, traces, output, [_conditions(runs), f"Made by `{typed}`."]))
@@ -120,9 +120,9 @@ def _parser() -> cli.Parser:
     command.add_resolution(parser, 192 if gpu else 64, "64; with a GPU 192")
     limit = "hard limit (default: that of lms3d.train; with a GPU 16GiB)"
     command.add_size(parser, "--memory-limit", 16 << 30 if gpu else None, limit)
-    told = "which batches, counted from 1 (default: 2:4-8, with a GPU 2:20-50, the case study's)"
+    which = "which batches, counted from 1 (default: 2:4-8, with a GPU 2:20-50, the case study's)"
     batches, default = cli.checked(cli.profile_range, "range"), (2, 20, 50) if gpu else (2, 4, 8)
-    add("--batches", type=batches, metavar="EPOCH:FIRST-LAST", default=default, help=told)
+    add("--batches", type=batches, metavar="EPOCH:FIRST-LAST", default=default, help=which)
     mapped = "on a CPU, read swapped tensors in place, as lms3d.train does, and do not copy them back (default: off)"
     add("--mapped", action="store_true", default=False, help=mapped)
     add("--data", type=cli.path, metavar="DIR", default=None, help="a BraTS folder (default: the embedded data)")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lms3d.common.disk import sweep, sync, sync_folder, token
+from lms3d.common.disk import sweep, sync, sync_folder, token, try_to_write
 from lms3d.errors import InputError, StorageError
 
 
@@ -112,14 +112,9 @@ def write_json(path: Path, content: Any) -> None:
 
 def writable_folder(path: Path, option: str) -> Path:
     """The folder, made if need be, after a test that a file can be made in it. InputError, which names the option, if not."""
-    probe = path / f".probe.{token()}"
     try:
         make_folder(path)
-        sweep(path)
-        try:
-            probe.touch()
-        finally:
-            probe.unlink(missing_ok=True)
+        try_to_write(path)
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror}; give a folder that you can write to") from None
     return path

@@ -212,7 +212,7 @@ def _planned(options: TrainConfig, hard_limit: bool, asked: dict[str, Any]) -> P
 
     _start_tensorflow(options, options.precision)
     model = compilation.compiled_model(options, TASKS[options.task])
-    return needs.plan_step(_limited(options, hard_limit), TASKS[options.task], model, **asked)
+    return needs.plan_training_step(_limited(options, hard_limit), TASKS[options.task], model, **asked)
 
 
 def _start_tensorflow(options: TrainConfig, precision: str) -> None:

@@ -241,10 +241,10 @@ class JoinedConv3D(keras.layers.Layer):
     `NearestUpSampling3D`. It has the weights of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
 
     The concatenations and the up-sampled tensors are the largest of a U-Net. Neither is needed:
-    JOIN-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum of those of its parts.
-    JOIN-2 To repeat each voxel and convolve with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the phases of
-       the sub-pixel convolution (Shi et al., arXiv:1609.07009). It takes 64 products per small voxel instead of 8 x 27 = 216, and
-       is faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
+    CONCAT-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum of those of its parts.
+    CONCAT-2 To repeat each voxel and convolve with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the phases
+       of the sub-pixel convolution (Shi et al., arXiv:1609.07009). It takes 64 products per small voxel instead of 8 x 27 = 216,
+       and is faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).
 
     adds_bias: False before a normalisation; see `Conv3D`.
     """
@@ -268,7 +268,7 @@ class JoinedConv3D(keras.layers.Layer):
         total: tf.Tensor | None = None
         for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
             y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
-            total = y if total is None else total + y  # JOIN-1
+            total = y if total is None else total + y  # CONCAT-1
         bias = tf.convert_to_tensor(self.bias)
         return tf.nn.bias_add(total, bias) if self.adds_bias else _with_zero_gradient(total, bias)
 
@@ -289,7 +289,7 @@ def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """The 3x3x3 convolution of x up-sampled by 2 (nearest neighbour), which is not materialised: (B, D, H, W, I) ->
     (B, 2D, 2H, 2W, O).
 
-    kernel: (3, 3, 3, I, O). JOIN-2 of `JoinedConv3D`.
+    kernel: (3, 3, 3, I, O). CONCAT-2 of `JoinedConv3D`.
     """
     wide = tf.reverse(kernel, (0, 1, 2))
     for axis in range(3):  # (.., 3, ..) -> (.., 4, ..): k * box(2) along each axis

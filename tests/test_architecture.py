@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -210,6 +211,34 @@ def test_models_data_and_deploy_stand_alone(name):
 def test_nothing_imports_in_circles():
     graph = {name: set(own(module.imports, name)) for name, module in modules().items()}
     assert circles(graph) == []
+
+
+@pytest.mark.parametrize("name", modules())
+def test_an_imported_name_is_where_it_is_looked_for(name):
+    """mypy accepts any name of a package with a `__getattr__`, such as lms3d. An import in a function fails only when it runs."""
+    module = modules()[name]
+    assert [dotted for dotted in module.imports | module.typing_imports if not is_there(dotted)] == []
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a dotted name is a module of the house or a name in one; true of foreign names."""
+    module = module_of(dotted)
+    if module in (None, dotted):
+        return True
+    return dotted.removeprefix(f"{module}.") in names_in(module)
+
+
+@cache
+def names_in(module: str) -> frozenset[str]:
+    """The names that a module defines or imports at its top level."""
+    top = symtable.symtable(ast.unparse(modules()[module].tree), module, "exec")
+    return frozenset(s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported())
+
+
+def test_a_name_that_has_moved_is_found():
+    for dotted in ("lms3d.common.json_values", "lms3d.LMS", "json.loads"):
+        assert is_there(dotted)
+    assert not is_there("lms3d.json_values")
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

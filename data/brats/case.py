@@ -115,17 +115,6 @@ def _is_oriented(case: Case) -> bool:
         return True
 
 
-def check_frames(case: Case) -> None:
-    """Compares the frames of all files by their headers, without reading voxels. DataError as reading the files would raise."""
-    first = header_of(case)
-    for path in case.files[1:]:
-        header = read_header(path)
-        like = "the images" if path == case.truth else CHANNELS[0]
-        oriented = header.oriented and first.oriented
-        if _turn(path, header, first.affine, first.shape[:3], like, oriented) is None:
-            frame.require_same(path, header.affine, first.affine, like, oriented=oriented)
-
-
 def _as_in(
     path: Path,
     array: np.ndarray,

@@ -1,6 +1,6 @@
 """What is computed on: the GPU as TensorFlow sees it, or the processor of a rehearsal.
 
-A process that has asked TensorFlow for a GPU keeps memory of it, so that a child asks.
+A process that has asked TensorFlow for a GPU keeps some of its memory, so a child asks.
 """
 
 from __future__ import annotations

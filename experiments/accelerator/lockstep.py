@@ -41,12 +41,12 @@ class Lockstep:
         self._children: dict[str, Trainer] = {}
 
     def of(self, child: Trainer, part: Part) -> Trainer:
-        """The child, which from here on keeps to the rules."""
+        """The child, which keeps to the rules of the group from here on."""
         self._children[part.name] = child
         return _InLockstep(child, part, self)
 
     def measured(self, part: Part) -> None:
-        """The part has measured what its plan needs, or nothing is left to measure."""
+        """Notes that the part has measured what its plan needs, or has nothing to measure."""
         with self._changed:
             self._measuring.discard(part.name)
             self._changed.notify_all()
@@ -66,7 +66,7 @@ class Lockstep:
         self._holder = part.name
 
     def leave(self, part: Part) -> None:
-        """The part needs the device no more, however it ended; said again it changes nothing."""
+        """Notes that the part no longer needs the device, however it ended. A second call changes nothing."""
         self._warm(part)
         if self._holder == part.name:
             self._holder = ""
@@ -101,7 +101,7 @@ class _InLockstep:
         return self._child.step()
 
     def finish(self) -> dict[str, Any]:
-        """Reading a profile and giving back memory need no quiet device."""
+        """Ends the child. It leaves the group first: reading a profile and giving back memory need no quiet device."""
         self._group.leave(self._part)
         return self._child.finish()
 

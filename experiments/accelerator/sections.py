@@ -47,7 +47,7 @@ def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
 
 
 def check(trainings: Trainings, scale: Scale) -> list[Result]:
-    """TensorFlow has no deterministic kernel for some ops: then the usual ones."""
+    """The trainings of the first minute. If TensorFlow lacks a deterministic kernel, the usual kernels give the bits to compare."""
     timed, exact = timed_parts(scale), identity_parts(scale)
     results = trainings.measure_all([*timed, *exact])
     if results[len(timed)].outcome == "failed":
@@ -78,7 +78,7 @@ def floor_parts(found: Mapping[str, Result], scale: Scale) -> list[Part]:
 
 
 def limits(trainings: Trainings, scale: Scale) -> list[Result]:
-    """The floor last: it is known only then."""
+    """The trainings under limits. The floor comes last: only a refused training names it."""
     results = trainings.measure_all(limits_parts(scale))
     return [*results, *trainings.measure_all(floor_parts(trainings.found, scale))]
 

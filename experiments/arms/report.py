@@ -14,7 +14,7 @@ from experiments.harness import commands, page, table
 from experiments.harness.child import of_module
 from experiments.harness.runs import epoch_seconds
 
-_BUDGETS = {
+BUDGETS = {
     "updates": "After equal updates: {epochs} epochs of every arm",
     "time": "Within equal time: what the first arm of a fold and seed took for all its updates, without start-up",
 }
@@ -28,10 +28,10 @@ def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, typed: s
         "# Whole volumes at full resolution, against what fits without",
         table.markdown(head, _costs(arms, rounds, output)),
     ]
-    for budget in _BUDGETS:
+    for budget in BUDGETS:
         _score(arms, rounds, budget, data, options, output)
     compared = _compared(output)
-    for budget, title in _BUDGETS.items():
+    for budget, title in BUDGETS.items():
         tables = _tables(output / budget, compared.get(budget, []))
         sections += [f"## {title.format(epochs=options.epochs)}", *tables]
     page.write(output / "report.md", [*sections, _conditions(options, output), f"Made by `{typed}`."])
@@ -73,7 +73,7 @@ def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
 
     from lms3d.scoring import comparisons
 
-    files = {budget: output / budget / "comparison.csv" for budget in _BUDGETS}
+    files = {budget: output / budget / "comparison.csv" for budget in BUDGETS}
     tables = [pd.read_csv(path).assign(budget=budget) for budget, path in files.items() if path.exists()]
     if not tables:
         return {}
@@ -92,8 +92,8 @@ def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path)
         epochs = f"{statistics.median(epochs for epochs, _ in found):.0f}"
         epochs += "" if all(within for _, within in found) else " (more than its time)"
         peak = max(map(_peak_bytes, folders.values()))
-        told = f"{peak / 2**30:.2f}" if peak else "not measured"
-        yield [arm.name, arm.title, epochs, f"{each:.1f}", told]
+        memory = f"{peak / 2**30:.2f}" if peak else "not measured"
+        yield [arm.name, arm.title, epochs, f"{each:.1f}", memory]
 
 
 def _peak_bytes(run_dir: Path) -> float:

@@ -18,12 +18,11 @@ from experiments.harness.runs import epoch_seconds
 from lms3d.files import write_json
 from lms3d.tasks.brats.label_maps import INDEX
 
-BUDGETS = ("updates", "time")
 LEAST_EPOCHS = 2
-"""The first of a process is no measure."""
+"""The first epoch of a process says nothing about the next: it traces and plans."""
 NOTE = "equal_time.json"
 SLOWER = 0.05
-"""The share by which a machine may have been slower than when the number of epochs was chosen."""
+"""By this share the machine may have become slower since the number of epochs was chosen."""
 
 OWNED = (
     "--data", "--split", "--patch", "--epochs", "--patience", "--output", "--resume", "--seed", "--stages", "--start-from",

@@ -49,7 +49,7 @@ class Rank(Process):
     def __init__(self, asked: dict[str, Any], log: Path, bind: Callable[[], None] | None) -> None:
         super().__init__(PROGRAM, asked, log, bind=bind)
 
-    def told(self, end: float) -> dict[str, Any]:
+    def answered(self, end: float) -> dict[str, Any]:
         """The rank's next answer. RunFailed if it has ended, or says nothing until `end` (monotonic)."""
         found = self.answer(end - time.monotonic())
         if found is not None:
@@ -66,7 +66,7 @@ class Rank(Process):
         self.process.send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        """Ends the rank, which has nothing to put in order."""
+        """Kills the rank: it holds nothing that has to be saved."""
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             with suppress(BrokenPipeError):
@@ -112,7 +112,7 @@ def started(
                 stack.callback(one.close)
                 teams[order].append(one)
             for one in teams[order]:
-                one.told(min(deadline, time.monotonic() + PATIENCE_SECONDS))
+                one.answered(min(deadline, time.monotonic() + PATIENCE_SECONDS))
                 one.rest()
         yield teams
 
@@ -125,7 +125,7 @@ def window(team: Sequence[Rank], seconds: float, deadline: float) -> dict[str, f
     psutil.cpu_percent()  # from here on
     answers = []
     for one in team:
-        answers.append(one.told(end))
+        answers.append(one.answered(end))
         one.rest()
     busy = psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
     found = summed(answers)

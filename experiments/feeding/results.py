@@ -39,7 +39,7 @@ def middle(part: Record, order: str, name: str) -> float | None:
 
 
 def ratios(part: Record, order: str, other: str, name: str = "images_per_second") -> list[float]:
-    """order / other in each round: other work on the machine met both alike."""
+    """order / other in each round, so that other work on the machine slows both."""
     return [a / b for a, b in zip(values(part, order, name), values(part, other, name), strict=True)]
 
 

@@ -60,8 +60,8 @@ def table(found: Mapping[tuple[str, str], Trace], batch_size: int) -> str:
     for (kind, order), trace in found.items():
         row = record(kind, order, measure.profile(trace), batch_size)
         shares = (row[name] for name in ("busy_share", "waiting_share", "data_share", "data_overlap_share"))
-        told = [cell(share, lambda share: f"{100 * share:.1f} %") for share in shares]
-        rows.append([KINDS[kind], order, f"{row['images_per_second']:.3g}", *told])
+        cells = [cell(share, lambda share: f"{100 * share:.1f} %") for share in shares]
+        rows.append([KINDS[kind], order, f"{row['images_per_second']:.3g}", *cells])
     return markdown(head, rows)
 
 

@@ -1,4 +1,4 @@
-"""What all measuring experiments stand on. A question has one command; the rooms beside this one belong to one question each.
+"""What all measuring experiments use. Each question has one command; each folder beside this one belongs to one question.
 
 command    main function, common options, the end by Ctrl-C   commands   training and prediction by the real commands
 part       a part of a study and its result, as values        methods    the ways to train that are compared

@@ -22,7 +22,7 @@ from lms3d import console
 from lms3d.units import format_seconds
 
 SIDE_BY_SIDE = 2
-"""So many parts that are not timed run at a time: most of their seconds are tracing, on one core."""
+"""How many parts that are not timed run at a time. Most of their seconds are tracing, on one core."""
 
 # Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
 START_SECONDS = {
@@ -247,7 +247,7 @@ def _result(
 ) -> Result:  # fmt: skip
     """The figures of the warm-up, of the steps after it, and of the whole run."""
     peaks = [int(step["peak_bytes"]) for step in (*warm, *own) if "peak_bytes" in step]
-    told = {
+    others = {
         name: last[name] for name in ("recoveries", "digest", "report", "profile", "machine", "workspace_mib") if name in last
     }  # fmt: skip
     return Result(
@@ -259,12 +259,12 @@ def _result(
         resident_bytes=max((int(step["resident_bytes"]) for step in own), default=None),
         loss=own[-1]["loss"] if own else None,
         traffic=means([step["traffic"] for step in own if step.get("traffic")]) or last.get("traffic", {}),
-        **told,
+        **others,
     )
 
 
 def _profile(part: Part, child: Trainer) -> None:
-    """Takes the profiled steps. What ends them is no answer to whether the part trains."""
+    """Takes the profiled steps. Whatever ends them does not say whether the part trains."""
     try:
         for _ in range(part.profiled if part.trains else 0):
             child.step()

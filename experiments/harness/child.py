@@ -78,7 +78,7 @@ class Process:
             )
 
     def say(self, word: str) -> None:
-        """A line to the child. To one that has ended it says nothing: the next answer tells of its end."""
+        """Sends a line to the child. If the child has ended, nothing is sent: the next answer shows its end."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             print(word, file=self.process.stdin, flush=True)

@@ -16,7 +16,7 @@ from lms3d.units import parse_size
 
 
 class SomeFailed(RuntimeError):
-    """Some measurements failed; the report has the others."""
+    """Raised at the end if some measurements failed; the report has the others."""
 
     exit_code = 1
 
@@ -60,7 +60,7 @@ def add_again(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, default: str | None, shown: str = "") -> None:
-    """shown: the default in words, if it depends on other options."""
+    """--output. shown: the default in words, if it depends on other options."""
     where = f"where everything goes (default: {shown or default})"
     parser.add_argument("--output", metavar="DIR", default=default, help=where)
 
@@ -96,19 +96,19 @@ def add_resolution(
     parser: argparse.ArgumentParser, default: int, shown: str = "", *, option: str = "--resolution", what: str = "side of the cube"
 ) -> None:  # fmt: skip
     """A side that is a multiple of 16. shown: the default in words."""
-    side, told = cli.checked(cli.resolution, "resolution"), f"{what} (default: {shown or default})"
-    parser.add_argument(option, type=side, metavar="N", default=default, help=told)
+    side, text = cli.checked(cli.resolution, "resolution"), f"{what} (default: {shown or default})"
+    parser.add_argument(option, type=side, metavar="N", default=default, help=text)
 
 
-def add_size(parser: argparse.ArgumentParser, option: str, default: Any, told: str, **more: Any) -> None:
+def add_size(parser: argparse.ArgumentParser, option: str, default: Any, text: str, **more: Any) -> None:
     """An option whose value is a number of bytes, such as 16GiB."""
     parser.add_argument(
-        option, type=cli.checked(parse_size, "size"), metavar="SIZE", default=default, help=told, **more
+        option, type=cli.checked(parse_size, "size"), metavar="SIZE", default=default, help=text, **more
     )
 
 
 def add_train_options(
-    parser: argparse.ArgumentParser, told: str = "further options of lms3d.train, in quotes (default: none)"
+    parser: argparse.ArgumentParser, what: str = "further options of lms3d.train, in quotes (default: none)"
 ) -> None:
     text = cli.checked(cli.quoted, "text")
-    parser.add_argument("--train-options", type=text, metavar="TEXT", default="", help=told)
+    parser.add_argument("--train-options", type=text, metavar="TEXT", default="", help=what)

@@ -44,7 +44,7 @@ def exit_code(command: Sequence[str], log: IO[str] | None = None) -> int:
 
 
 def _shown(word: str) -> str:
-    """Programs of this environment are on the PATH if it is activated."""
+    """A word as a user would type it: programs of this environment by their name, which is on the PATH once it is activated."""
     path = Path(word)
     return path.name if path.parent == Path(sys.executable).parent else word
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """met: None if it was not measured."""
+    """An aim and its verdict. met: None if nothing was measured."""
 
     text: str
     measured: str = ""

@@ -14,7 +14,7 @@ NEXT = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A row of its tables. sharers: models on one link, this one included. epochs: the seconds on each GPU of that kind."""
+    """A row of the case study's tables. sharers: models on one link, this one included. epochs: the seconds on each such GPU."""
 
     title: str
     machine: str

@@ -135,7 +135,7 @@ def _floors(found: Found) -> str:
         "with LMS, swapped tensors copied back": found.smallest_mib(methods.COPIED),
         "with LMS, read in place": found.smallest_mib(methods.LMS),
     }
-    told = "; ".join(
+    named = "; ".join(
         f"{what} {'not measured' if limit is None else f'{limit:,} MiB'}" for what, limit in limits.items()
     )
     seconds, flops = (found.rates.get(name) for name in ("step_seconds", "step_flops"))
@@ -144,7 +144,7 @@ def _floors(found: Found) -> str:
         if seconds and flops
         else ""
     )
-    return f"Smallest limits that trained: {told}.{step}"
+    return f"Smallest limits that trained: {named}.{step}"
 
 
 def _table(found: Found, rows: Sequence[Row]) -> str:
@@ -217,7 +217,7 @@ def aims(found: Found) -> list[Promise]:
 
 
 def _calibrated(found: Found) -> list[Promise]:
-    """A method that moves no bytes belongs to every link, and counts once."""
+    """The aim for predictions calibrated on two runs. A method that moves no bytes belongs to every link, and counts once."""
     known = found.calibrated
     if known is None:
         return []

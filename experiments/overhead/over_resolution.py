@@ -92,7 +92,7 @@ def points(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Point]:
 
 
 def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib: int) -> Part:
-    """On a GPU the neighbour, which lies on the same card, has no limit: TensorFlow's allocator is the same without one."""
+    """A part of the curve. Its neighbour has a large limit on a CPU, and none on a GPU, whose allocator is the same without one."""
     large = LARGE * limit_mib if wanted.copied else None
     return replace(Place(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
 

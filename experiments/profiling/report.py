@@ -30,23 +30,23 @@ tensors are read in place, nothing comes back. The profiler takes time itself: c
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A profiled run. told: (swapped_out_bytes, swapped_in_bytes) of these steps in lms_stats.csv; None if it does not tell."""
+    """A profiled run. counted: (swapped_out_bytes, swapped_in_bytes) of its steps in lms_stats.csv; None if they are not there."""
 
     name: str
     profile: Profile
-    told: tuple[float, float] | None = None
+    counted: tuple[float, float] | None = None
 
     @property
     def check(self) -> str:
         """Whether profile and lms_stats.csv agree on what was moved."""
-        if self.told is None:
+        if self.counted is None:
             return "not known"
         found = (self.profile.out.size_bytes, self.profile.into.size_bytes)
-        return "the same" if found == self.told else f"{self.told[0]:,.0f} and {self.told[1]:,.0f} bytes"
+        return "the same" if found == self.counted else f"{self.counted[0]:,.0f} and {self.counted[1]:,.0f} bytes"
 
 
-def told_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | None:
-    """The bytes each way of the profiled steps, as the tier counted them; None if the file does not tell."""
+def counted_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | None:
+    """The bytes each way of the profiled steps, as the tier counted them; None if they are not there."""
     try:
         rows = {row["step"]: row for row in read_csv(stats_file)}
         steps = range(profile.first_step, profile.first_step + len(profile.step_seconds))
@@ -99,7 +99,7 @@ def write(runs: Sequence[Run], folder: Path) -> None:
     from lms3d.files import write_text
 
     write_csv(folder / "profile.csv", COLUMNS, [_record(run) for run in runs])
-    values = [{"run": run.name, "told_bytes": run.told, **asdict(run.profile)} for run in runs]
+    values = [{"run": run.name, "told_bytes": run.counted, **asdict(run.profile)} for run in runs]
     write_text(folder / "profile.json", json.dumps(values, indent=1) + "\n")
 
 

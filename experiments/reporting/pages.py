@@ -59,8 +59,8 @@ def _published(table: Table) -> str:
 
 
 def _results(folder: Path, output: Path) -> Iterator[str]:
-    told = folder / "report.md"
-    texts = [told] if told.exists() else sorted(folder.glob("*.md"))
+    report = folder / "report.md"
+    texts = [report] if report.exists() else sorted(folder.glob("*.md"))
     text = "\n".join(_lowered(one.read_text(encoding="utf-8")) for one in texts)
     text = text or "\n".join(_tables(folder)) or _printed(folder)
     text = _IMAGE.sub(lambda found: f"![{found[1]}]({folder.name}/{found[2]})", text)

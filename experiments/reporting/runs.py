@@ -32,12 +32,12 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
     """Runs the chapter's command, or goes on with it, and keeps what it printed in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [word.format(data=data, output=folder) for word in chapter.words]
-    told = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
+    shown = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
     started = time.monotonic()
     with (folder / LOG).open("w", encoding="utf-8") as log:
         code = commands.exit_code([*of_module(words[0]), *words[1:]], log)
     made = Run(
-        command=f"python -m {told}",
+        command=f"python -m {shown}",
         exit_code=code,
         seconds=time.monotonic() - started,
         date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",

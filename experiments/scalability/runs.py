@@ -33,7 +33,8 @@ class Run:
 
 
 def wanted(ranks: Sequence[int], scalings: Sequence[str], training: Sequence[str], weak_steps: int) -> list[Run]:
-    """Strong: an epoch is the data, whoever takes part. Weak: an epoch is `weak_steps` steps of every rank.
+    """The runs of a comparison. Strong: an epoch is one pass over the data, on any number of ranks. Weak: it is `weak_steps` steps
+    of each rank.
 
     Validation is split over the ranks; in weak scaling it is one step of each.
     """

@@ -60,6 +60,16 @@ def sweep(folder: Path) -> None:
             remove(path)
 
 
+def try_to_write(folder: Path) -> None:
+    """Makes and removes a file in a folder. OSError if it is not writable."""
+    probe = folder / f".probe.{token()}"
+    sweep(folder)
+    try:
+        probe.touch()
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 def remove(path: Path) -> None:
     """Removes a temporary file or folder; one that cannot be removed stays."""
     if path.is_dir():

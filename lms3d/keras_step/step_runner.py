@@ -275,7 +275,7 @@ class StepRunner:
         return DoesNotFit(f"the {kind} step ran out of memory in {limit}; {why}, or raise the memory limit")
 
     def _too_late_to_repeat(self) -> DoesNotFit:
-        """The error of a rank whose gradients the others have, or wait for: tried again, the step would meet their next step."""
+        """The error of a rank whose gradients the others have, or wait for: a second try would exchange with their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
             "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again with --resume"

@@ -43,8 +43,8 @@ class VariableBackup:
         TensorFlow ends the process if it cannot make a tensor of an array.
 
         A changed variable that has not moved is written in place: TensorFlow has done that, too, and does it only if nothing else
-        holds the memory. `assign` would hold the new values beside the old ones for a while, in memory of which a plan needs one
-        free piece. The other variables are assigned, one by one.
+        holds the memory. `assign` would for a while hold the new values beside the old ones, in memory that the plan needs in one
+        piece. The other variables are assigned, one by one.
         """
         self._write_in_place()
         for index in [index for index, _ in self._changed()]:

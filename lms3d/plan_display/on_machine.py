@@ -130,7 +130,7 @@ def _planned(
     with nullcontext() if where.model is None else layers.traced_for_gpu():
         model = compilation.compiled_model(options, task)
         speeds = None if where.model is None else where.model.speeds()
-        return needs.plan_step(
+        return needs.plan_training_step(
             options, task, model, effort_seconds=effort_seconds, machine=speeds, planner=planner, at_floor=at_floor
         )
 

@@ -45,8 +45,8 @@ function show(id) {
 }
 for (const tab of tabs) tab.addEventListener('click', () => {
   show(tab.dataset.section);
-  history.replaceState(null, '', '#tab-' + tab.dataset.section);  // a reload shows this tab; no element has the name, so nothing
-  scrolls
+  // A reload shows this tab. No element has the name, so nothing scrolls.
+  history.replaceState(null, '', '#tab-' + tab.dataset.section);
 });
 const named = () => tabs.find(tab => '#tab-' + tab.dataset.section === location.hash) || tabs[0];
 addEventListener('hashchange', () => show(named().dataset.section));

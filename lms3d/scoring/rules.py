@@ -19,8 +19,6 @@ from typing import Literal
 from lms3d.errors import InputError
 
 WHOLE = ("WT", "TC", "ET")
-SPACING_18 = 2
-"""The connectivity of the structuring element that dilates: along two of three axes, so 18 neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def lms_arguments(options: TrainConfig) -> dict[str, Any]:
     return {**whole, **place, **manual}
 
 
-def plan_step(
+def plan_training_step(
     options: TrainConfig,
     task: Task,
     model: keras.Model,
@@ -70,7 +70,7 @@ def plan_step(
 
 def estimate_step(options: TrainConfig, task: Task, model: keras.Model, *, with_floor: bool = False) -> Report:
     """What the training step needs with these options, and without LMS; nothing is run."""
-    return plan_step(options, task, model, with_floor=with_floor).report
+    return plan_training_step(options, task, model, with_floor=with_floor).report
 
 
 def require_fit(options: TrainConfig, report: Prediction) -> None:
@@ -121,7 +121,7 @@ def with_length(
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
-        planned = plan_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
+        planned = plan_training_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
         seconds = demo.promised_seconds(step_seconds(options, planned.prediction), time_share)
         target = time_share * demo.TARGET_SECONDS
         plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs, target)

@@ -63,7 +63,7 @@ def choose_run(
                 if has_checkpoint:
                     config_file.require_same_start(stored, given, run_dir)
                 return options, run_dir, has_checkpoint
-            if _has_weights(run_dir):  # stages tell themselves what they were begun with
+            if _has_weights(run_dir):  # stages without a config.json say so themselves
                 raise InputError(
                     f"--resume: {run_dir} holds weights but no config.json; restore that, or choose another --output"
                 )
@@ -93,7 +93,7 @@ def _require_whole(run_dir: Path, has_checkpoint: bool) -> None:
     if has_checkpoint or not history.exists():
         return
     epochs = len(history.read_text(encoding="utf-8", errors="replace").splitlines()) - 1
-    if epochs > 1:  # a run that is killed in the midst of saving its first has one, and no checkpoint yet
+    if epochs > 1:  # a run killed while it saves its first checkpoint has one row and no checkpoint
         raise InputError(
             f"--resume: {checkpoint.path_in(run_dir)} is missing after {epochs} epochs; restore it, or start another run with "
             "another --output"

@@ -196,7 +196,7 @@ class Training:
         """The predicted report. It is written if the run was killed between its last checkpoint and its report."""
         from lms3d.keras_step import report
 
-        planned = needs.plan_step(self.options, self.task, model, with_floor=True)
+        planned = needs.plan_training_step(self.options, self.task, model, with_floor=True)
         if not (self.session.run_dir / "lms_report.md").exists():
             report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
         return planned.report
@@ -245,7 +245,7 @@ class Training:
         options = self.options
         assert options.epochs is not None, "needs.with_length fills these in"
         assert options.steps_per_epoch is not None
-        # A warm-up on one rank changes nothing, but a run that began on several, or goes on there, is still in its own.
+        # One rank has a warm-up, too: it changes nothing there, but the run may have begun on several ranks or go on there.
         warmup_epochs = WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
         factor, patience = self.task.plateau
         return Schedule(

@@ -296,7 +296,7 @@ def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A", "D", *small)) == 0
     out = tmp_path / "out"
     tested = set((out / "test.txt").read_text().split())
-    for budget in runs.BUDGETS:
+    for budget in report.BUDGETS:
         with open(out / budget / "scores.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert {row["case"] for row in rows} == tested

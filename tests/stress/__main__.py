@@ -1,6 +1,6 @@
 """`python -m tests.stress`: kills, damage, failing disks, random graphs and long runs, for hours. It goes on where it was stopped.
 
-Each part is a module beside this one; `harness` runs, keeps and tells what they try.
+Each part is a module beside this one; `harness` runs, stores and reports their cases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs commands under the file shim, each in a fork of a child that has imported what they need: half a second, not five.
 
-To import TensorFlow starts no thread, so a fork is sound until devices are made.
+Importing TensorFlow starts no thread, so a fork is safe until devices are made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(library: Path, modules: Sequence[str], command: Command) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:
         code = _main(library, command)
-    except KeyboardInterrupt:  # nobody has caught it: Python ends by the signal
+    except KeyboardInterrupt:  # not caught by the command: end by the signal, as Python does
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     sys.exit(code)
@@ -64,7 +64,7 @@ def _prepare(modules: Sequence[str]) -> None:
     for module in modules:
         import_module(module)
     gc.enable()
-    gc.freeze()  # as tests.fork_server does: no fork looks at these objects, and so copies their pages
+    gc.freeze()  # as in tests.fork_server: forks do not visit these objects, and so do not copy their pages
     fork_server.require_one_thread()
 
 

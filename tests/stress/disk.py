@@ -44,7 +44,7 @@ def tree_of(folder: Path) -> Tree:
 
 
 def make(tree: Tree, folder: Path) -> None:
-    """Writes it down."""
+    """Writes a tree into a folder."""
     folder.mkdir(parents=True)
     for name, content in sorted(tree.items()):
         (folder / name).mkdir() if content is None else (folder / name).write_bytes(content)

@@ -45,7 +45,7 @@ ACTIONS = {
 }  # fmt: skip
 """The faults of each kind of event. Before an event the process is killed, so the next one tells what follows it."""
 _EACH = ("rename", "fsync", "unlink")
-"""Of these every one; of the others the first, the middle and the last one of each file."""
+"""Every event of these kinds is tried; of the others, the first, a middle and the last one of each file."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LIMITS = {
     "RLIMIT_FSIZE": (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20),  # less has no room for what is said on stderr
@@ -55,7 +55,7 @@ FULL = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 DAY = 86_400
 _BAR = re.compile(r"\d+/[\d?]+ \d+:\d\d:\d\d")  # of progress
 _SETTLED_SECONDS = 60
-"""At most: the shell that removes a swap folder is a process of its own."""
+"""How long to wait at most until swap folders are gone: a shell, which is a process of its own, removes them."""
 _OLD_SECONDS = 10
 """Swap folders are not swept before they have this age."""
 
@@ -158,7 +158,7 @@ class Bench:
         return found
 
     def fault(self, name: str, rule: str) -> str:
-        """What was wrong after this fault of a file; "" if nothing."""
+        """What was wrong after this fault at a file operation; "" if nothing."""
         before = self.undisturbed(name)
         self._begin(before.start)
         code, killed = self._run(name, rule), rule.endswith(":kill")
@@ -174,13 +174,13 @@ class Bench:
         return self._wrong_repetition(name, before)
 
     def signalled(self, name: str, number: int, share: float) -> str:
-        """The same, after a signal when this share of the undisturbed run's time is over. It may come too late, or at the end."""
+        """The same, after a signal once this share of the undisturbed run's time has passed: perhaps after the command's end."""
         before = self.undisturbed(name)
         self._begin(before.start)
         code = self._run(name, strike=(number, share * before.seconds))
         if code not in (0, -number, *((130,) if number != signal.SIGKILL else ())):
             return f"exit code {code} after signal {number}: {_last_line(self.said)}"
-        # A worker process that joblib was just starting may tell of its parent's death; the killed command itself says nothing.
+        # A worker that joblib was just starting may complain of its parent's death; the killed command itself says nothing.
         if number != signal.SIGKILL and "Traceback" in self.said:
             return f"a traceback after signal {number}: {_last_line(self.said)}"
         return self._wrong_files(before, finished=code == 0, killed=True) or self._wrong_repetition(name, before)
@@ -318,7 +318,7 @@ class Bench:
 
 
 def _moment(power_cut: str) -> str:
-    """The event after which it comes, without its number."""
+    """The event after which the power cut comes, without its number."""
     return power_cut.partition(", ")[2]
 
 

@@ -1,4 +1,4 @@
-"""How a case of stress is run, kept and told: a child process with a deadline, one store of results, one table.
+"""How a case of stress is run, stored and reported: a child process with a deadline, one store of results, one table.
 
 A part, such as the ranks or the damaged inputs, names its groups and the cases of each, and tries a case. All of that happens in a
 child process. A child that dies or hangs is a case that went wrong, and the next case gets a new child.
@@ -140,7 +140,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    """Whether a process runs. A zombie, which has ended and not been waited for, does not."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -156,7 +156,7 @@ def end_family(pid: int) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The child: calls what it is told until the other end is closed."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent tells of a Ctrl-C
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports a Ctrl-C
     with suppress(EOFError, ConnectionError):
         while True:
             function, arguments = pipe.recv()

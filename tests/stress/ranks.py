@@ -34,11 +34,11 @@ from tests.stress.harness import Options, Part, Result, family
 
 RANKS = 2
 HUNG_SECONDS = 1800.0
-"""For an undisturbed job, which takes half a minute on an idle machine."""
+"""The deadline of an undisturbed job, which takes half a minute on an idle machine."""
 SOON_SECONDS, FILES_SECONDS = 60.0, 600.0
-"""In which a job must end: after a signal, and after its start if a file operation fails."""
+"""How soon a job must end: after a signal, and after its start if a file operation fails."""
 SETTLED_SECONDS = 60.0
-"""In which the process that removes the swap folder of a killed rank must be done."""
+"""How soon the process that removes the swap folder of a killed rank must be done."""
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
 _TRAINING = ["--resolution", "16", "--epochs", "6", "--steps-per-epoch", "6", "--seed", "5"]  # small
 _SWAPPING = [

@@ -144,8 +144,10 @@ def made_by() -> str:
     import tensorflow as tf
 
     compiler = find_compiler()
-    told = subprocess.run([compiler, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-    return f"compiled by {Path(compiler).name} {told.stdout.strip()} for TensorFlow {tf.__version__}"
+    version = subprocess.run(
+        [compiler, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False
+    )
+    return f"compiled by {Path(compiler).name} {version.stdout.strip()} for TensorFlow {tf.__version__}"
 
 
 def find_compiler() -> str:

@@ -31,14 +31,7 @@ class PassIdentities(Normalising):
 
 def pass_identities(graph: tf.Graph) -> int:
     """Lets the readers read the tensors behind the identity; returns how many inputs changed."""
-    count = 0
-    for source, alias in _found(graph):
-        for reader in alias.consumers():
-            for i, read in enumerate(reader.inputs):
-                if read is alias:
-                    surgery.set_input(reader, i, source)
-                    count += 1
-    return count
+    return sum(surgery.redirect(alias, source) for source, alias in _found(graph))
 
 
 def _found(graph: tf.Graph) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:

@@ -34,11 +34,7 @@ def fix_shapes(graph: tf.Graph) -> int:
     for source, shape in list(_found(graph)):
         with surgery.insertion(graph, shape.op.device or None):
             known = tf.constant(source.shape.as_list(), shape.dtype)
-        for reader in shape.consumers():
-            for i, read in enumerate(reader.inputs):
-                if read is shape:
-                    surgery.set_input(reader, i, known)
-                    count += 1
+        count += surgery.redirect(shape, known)
     return count
 
 

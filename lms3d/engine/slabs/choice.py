@@ -5,10 +5,10 @@ CHOICE-1  The bytes that the hungriest op needs at once are a lower bound for ev
 CHOICE-2  While the bound, with room for other bytes of a plan (`tuning.ROOM`), is above the limit, the level of the hungriest op
           gets twice as many slabs, and so do levels that need nearly as much. Slabs are never thinner than `tuning.THINNEST`
           planes.
-CHOICE-3  The limit, the trace, and whether swapped tensors are read where they lie (`cost.Machine.mapped`) alone decide, not
+CHOICE-3  Only the limit, the trace, and whether swapped tensors are read where they lie (`cost.Machine.mapped`) decide, not
           measured speeds: all ranks, and all runs with swap folders of one kind, choose alike. If swapped tensors are read where
-          they lie, a whole step is the fastest wherever it fits. Over a link slabs, which move fewer bytes, are faster even under
-          larger limits.
+          they lie, a whole step is the fastest if it fits. If they are copied back over a link, slabs are faster even under
+          somewhat larger limits: they move fewer bytes.
 CHOICE-4  On a GPU a tensor of more elements than its kernels can index is cut under any limit (`elements`).
 """
 
@@ -141,7 +141,7 @@ class WorkingSet:
         return max((int(n * self._share(level, slabs)) for level, n in self._elements.items()), default=0)
 
     def _share(self, level: int, slabs: Mapping[int, int]) -> float:
-        """The share of a tensor of this level that one slab and the planes of its neighbours are."""
+        """The share of a tensor of this level that one slab has, with the planes of its neighbours."""
         number = slabs.get(level, 1)
         return 1.0 if number == 1 else min(1.0, 1 / number + 2 / self.extents[level])
 

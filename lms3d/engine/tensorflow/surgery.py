@@ -23,6 +23,17 @@ def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     op._update_input(index, tensor)
 
 
+def redirect(old: tf.Tensor, new: tf.Tensor) -> int:
+    """Make all readers of `old` read `new`. Returns the number of inputs that changed."""
+    count = 0
+    for reader in old.consumers():
+        for i, read in enumerate(reader.inputs):
+            if read is old:
+                set_input(reader, i, new)
+                count += 1
+    return count
+
+
 def add_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None:
     """Make `op` wait for the ops of `before`."""
     op._add_control_inputs(list(before))

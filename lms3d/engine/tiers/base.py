@@ -1,4 +1,4 @@
-"""What a swap tier is: it makes the ops of a swap-out and of a swap-in. The module of each tier draws its own.
+"""The base class of a swap tier, which makes the ops of a swap-out and of a swap-in. The module of each tier draws these ops.
 
 A new tier subclasses `Tier` in a module of its own, and gets a line in `lms3d.engine.tiers`. It must define `swap_out` and
 `swap_in`; everything else has a default. `host` is the plainest example. From `lms3d.engine.tensorflow.surgery` it uses

@@ -13,9 +13,9 @@ its pages and read them again. MAPPED-1 to MAPPED-3 of `native/src/file_lane.h` 
 The files are private to the user. They are removed when the tier is closed, when neither its owner nor a function that swaps to it
 is left, and when the process ends, even by a signal. After a crash of the machine the next run removes them (`orphans`).
 
-A machine without a C++ compiler and without a compiled library (LMS3D_NATIVE_LIBRARY) can plan and train, but swap nothing. A
-second implementation would have to get the failures of disks (FILE-1 to FILE-5) right once more, and a GPU needs the compiler
-anyway.
+A machine without a C++ compiler and without a compiled library (LMS3D_NATIVE_LIBRARY) can plan and train, but swap nothing.
+There is no second implementation in Python: it would have to get the failures of disks (FILE-1 to FILE-5) right once more, and a
+GPU needs the compiler anyway.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class DiskTier(StreamTier):
     def measured(cls, device: str, directory: Path | None) -> TierSpeed:
         """The speed of writing and reading some files in turn, like swap files: mostly that of the page cache.
 
-        There are several files, each of its own tensor: a single one would stay in the processor's caches, as in no step.
+        There are several files, each of its own tensor: a single one would stay in the processor's caches, unlike those of a step.
         """
         parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
         try:

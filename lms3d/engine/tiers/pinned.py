@@ -17,7 +17,7 @@ from lms3d.engine.tuning import LINK_COPIES, LINK_PROBE_BYTES, SMALL_COPIES
 
 
 class PinnedTier(StreamTier):
-    """StorageError without CUDA's driver."""
+    """Page-locked host memory beside a GPU. StorageError if CUDA's driver is missing."""
 
     name = "host"
     pins_host_memory = True

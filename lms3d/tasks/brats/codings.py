@@ -50,9 +50,9 @@ def regions_of(schema: LabelSchema, wanted: tuple[str, ...]) -> Mapping[str, tup
 def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> np.ndarray:
     """A label map (X, Y, Z) uint8 of `schema` in the values of `coding`.
 
-    Each label becomes the label, or background, that lies in the same regions, as far as both schemas know them; of several such
-    labels it becomes the same tissue. If `coding` has no label for them, a cavity becomes background and a cyst becomes the core
-    that does not enhance.
+    Each label becomes the label of `coding`, or background, that lies in the same regions; regions that only one schema has do not
+    count. If several labels do, it becomes the one of the same tissue. If none does, the one that differs in the fewest regions is
+    taken: a cavity becomes background, and a cyst becomes the core that does not enhance.
     """
     if coding == schema:
         return labels
@@ -63,7 +63,7 @@ def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> n
 
 
 def _disagreements(value: int, schema: LabelSchema, own: int, coding: LabelSchema) -> tuple[int, int]:
-    """The number of regions, and of tissues, known to both schemas that only one of the two label values belongs to."""
+    """How many regions, and how many tissues, have only one of the two label values, among those that both schemas have."""
 
     def count(names: Iterable[str]) -> int:
         both = [(values_of(schema, name), values_of(coding, name)) for name in names]

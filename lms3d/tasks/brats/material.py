@@ -232,8 +232,8 @@ def _start(options: BratsConfig) -> Start | None:
 def _split_of_the_start(
     options: BratsConfig, start: Start | None, drawn: Split, patients: Mapping[str, str]
 ) -> Split | None:
-    """The split of the run from which this one starts, if it has the same cases; None otherwise. A new split would let patients
-    validate on whom the weights were trained.
+    """The split of the run from which this one starts, if it has the same cases; None otherwise. A new split could let
+    patients validate whose scans the weights have learnt from.
 
     InputError if --validation-fraction asks for another share.
     """
@@ -249,7 +249,7 @@ def _split_of_the_start(
 
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
-    """InputError if a patient would validate on whom the weights have been trained."""
+    """InputError if the weights have learnt from a patient who would validate."""
     from data import split
 
     if seen := split.seen(

@@ -68,7 +68,7 @@ def normalisation(value: Any) -> Normalisation:
 
 
 def _schema(run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> LabelSchema:
-    """The schema that the run has learnt: config.json holds it; of an older run its name alone, or nothing: then the data tells."""
+    """The schema that the run has learnt, from config.json. Older ones have only its name there, or nothing: then the data says."""
     if "labels" in content:
         return restored(content["labels"], where=str(run_dir / "config.json"))
     name = str(content.get("data", {}).get("schema") or options.labels or "")

@@ -38,14 +38,14 @@ from lms3d.tasks.task import PredictRequest, TrainedRun
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One run of the ensemble, with the cases as it takes them."""
+    """One run of the ensemble, with the cases prepared as its network needs them."""
 
     run: TrainedRun
     volumes: Cache
     files: Mapping[str, Path]
     """Case -> its first image."""
     patients: Mapping[str, str]
-    """Case -> whose brain it is."""
+    """Case -> the patient."""
     known_as: Mapping[str, Sequence[str]]
     """Case -> every name of that patient."""
     normalisation: Normalisation

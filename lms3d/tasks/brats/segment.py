@@ -19,7 +19,7 @@ def probabilities(
     patch: Shape | None = None,
     numbers: Sequence[int] = (0,),
 ) -> np.ndarray:
-    """Normalised image (A, B, C, 4) -> probabilities (A, B, C, outputs): the mean over the symmetries of these numbers.
+    """Normalised image (A, B, C, 4) -> probabilities (A, B, C, outputs): the mean over the symmetries with these numbers.
 
     channels: how many of the outputs to keep; None: all. patch: the shape that the network takes at once; None: the whole image.
     """

@@ -79,7 +79,7 @@ class BrainTumours(Task):
         return [
             RegionDice(channels, channels=len(learnt.names), disjoint=learnt.kind == "labels", name=f"dice_{region}")
             for region, channels in learnt.region_channels.items()
-            if channels  # a user's labels may have regions of labels that are not learnt
+            if channels  # a region of a user's schema may have no label that is learnt
         ]
 
     def demonstration_limit_bytes(self, options: BratsConfig) -> int | None:

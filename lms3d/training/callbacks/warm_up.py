@@ -32,7 +32,7 @@ class WarmUp(TrainingCallback):
         super().__init__(run)
         self.steps = run.schedule.warmup_epochs * run.schedule.steps_per_epoch
         self.cut = 1.0
-        self._set: float | None = None  # the rate that was seen last: another one is the work of another callback
+        self._set: float | None = None  # the rate seen last: if it is another one now, another callback has changed it
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._set = learning_rate(self.model)

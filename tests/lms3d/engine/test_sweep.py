@@ -102,7 +102,7 @@ def test_everything_that_can_be_moved_is_and_stands_where_it_just_fits(method):
 def test_what_everything_means():
     swap, recompute = only(swept(), SWAP_ALL), only(swept(), RECOMPUTE_ALL)
     assert (swap.recomputed_ops, recompute.swapped_out_bytes) == (0, 0)
-    # Read again on the way back and more than `schedule.SPLIT` ops away: c0 to c4 and r0 to r4, each of 4 MiB.
+    # Read again on the way back and more than `tuning.SPLIT` ops away: c0 to c4 and r0 to r4, each of 4 MiB.
     assert swap.swapped_out_bytes == 10 * 4 * MIB
     assert recompute.recomputed_ops >= 10
     assert swap.waiting_seconds > 0  # far more than the links can hide

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import Op, StepGraph, Tensor
+from lms3d.engine.step_model.decisions import Choice, Mode
+from lms3d.engine.step_model.problem import Problem, reduce
+from lms3d.engine.step_model.schedule import Schedule, build
 
 MIB = 1 << 20
 # One unit of `flops` takes a second and so does a MiB on either link; memory traffic and starting an op take nothing.
@@ -76,3 +80,12 @@ def training(depth: int, *, mib: float = 1, resident_mib: float = 1) -> StepGrap
         ops.append(op(f"gc{i}", f"gr{i}", mib=mib, type="Conv3DBackpropInputV2", flops=8 * MIB))
         gradient = f"gc{i}"
     return step(*ops, returned=[f"gw{i}" for i in range(depth)], resident_mib=resident_mib)
+
+
+def swapped_over_a_chain() -> tuple[Problem, Schedule, int]:
+    """A step in which `a` goes out and comes back, its schedule, and the index of `a`."""
+    machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
+    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
+    swapped = [b.root for b in problem.buffers].index("a:0")
+    return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from sklearn.metrics import auc, roc_auc_score
@@ -142,15 +141,6 @@ def test_tables_stand_beside_the_published(tmp_path):
     assert rows["Mass"]["auroc"] == f"{mass.auroc:.6f}"
     assert (rows["Hernia"]["auroc"], rows["Hernia"]["CheXNet paper"]) == ("", "0.916400")
     assert rows["mean"]["Dell"] == "0.803857"
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    kept = []
-    with monkeypatch.context() as patch:
-        patch.setattr(plt, "close", kept.append)
-        yield kept
-    plt.close("all")
 
 
 def test_curves_enclose_their_areas():

@@ -15,15 +15,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    kept = []
-    with monkeypatch.context() as patch:
-        patch.setattr(plt, "close", kept.append)
-        yield kept
-    plt.close("all")
-
-
 def test_training_curves(tmp_path, drawn):
     path = curves.training_curves(ROWS, tmp_path / "a/training.png")
     assert path.stat().st_size > 10_000

@@ -77,10 +77,6 @@ class Ladder:
         self.unplanned_step = UnplannedStep(schedule.live_bytes, spans, [b.bytes for b in problem.buffers])
         self._rungs: dict[int, Rung] = {}
 
-    def rung_under(self, budget_bytes: int) -> Rung:
-        """The highest rung within a budget."""
-        return self.rung(self.number(budget_bytes))
-
     def budget_bytes(self, number: int) -> int:
         return int(tuning.RUNG**number)
 

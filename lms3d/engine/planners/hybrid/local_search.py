@@ -16,8 +16,8 @@ In a pool the schedule's allocations are replayed (`replay`). If the pieces of a
 are taken over into the plan that fits: half of them at once, then quarters, and so on. Plans for somewhat fewer bytes may fit as
 well. The cheapest of all these takes over what it can from the next ones. PLAN-3 and PLAN-4 go on from there.
 
-PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take transfers as nearly free (`cost.TRANSFER_PRICE`): a descent by
-the true price ends higher.
+PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take transfers as nearly free (`TRANSFER_PRICE` in `engine.tuning`):
+a descent by the true price ends higher.
 
 PLAN-4 is limited by evaluations; PLAN-1 to PLAN-4 by their price (`effort`: `tuning.HYBRID_SECONDS`, or what a short run
 grants; half of that after a search for the floor); the program by nodes. With little effort a plan that costs next to

@@ -1,5 +1,7 @@
-"""Space is moved into the batch and back: so TensorFlow dilates convolutions. With a block of b planes, plane j of phase r is plane
-j b + r of the padded tensor."""
+"""Space is moved into the batch and back: this is how TensorFlow dilates convolutions.
+
+With a block of b planes, plane j of phase r is plane j b + r of the padded tensor.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ CONV-3  At other strides, in transposed convolutions, and if channels come in gr
         windows that reach into the slab.
 CONV-4  The gradient of the kernel is computed for one plane of it and one slab of the input at a time: plane i is correlated with
         the planes of the input that lie i further on. No halo is joined, nothing is padded, and no product is computed twice.
-CONV-5  If one slab of outputs reads several slabs, as at stride 2 from a level of as many, it is made in as many parts. So the
-        parts that are joined are the smaller outputs, and never more than a slab with its halo is read at once.
+CONV-5  If one slab of outputs reads several slabs of the input (at stride 2, if both levels have as many), it is made in as many
+        parts. Then outputs are joined, which are smaller than inputs, and never more than a slab with its halo is read at once.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 RANDOM-1  Philox makes a block of 128 bits from each value of its counter. TensorFlow makes a few elements from each block, or from
           some blocks (`_group`), in the order of the flat tensor (`FillPhiloxRandomTask` in `random_op_cpu.h`; on a GPU each
-          thread skips to its block, too). So a slab begins with the block of its first element, at a counter that is as many
-          blocks further on, and drops the elements before that one. Each sample of a batch is drawn by itself.
-RANDOM-2  The counter is two words of 64 bits, the low one first. That one counts from 0, for seeds and generators alike: 2^64
-          blocks until a carry, which is left out.
+          thread skips to its block, too). So a slab begins with the block that holds its first element: the counter is moved on
+          by the blocks before it, and the elements before the first are dropped. Each sample of a batch is drawn by itself.
+RANDOM-2  The counter is two words of 64 bits, the low one first. The low one counts from 0, for seeds and generators alike. A carry
+          into the high one would need 2^64 blocks, and is left out.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def reshape(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
 
 
 def reshaped(layout: Layout, old: Shape, new: Shape, *, exactly: bool = True) -> Layout | None:
-    """The layout after a reshape; None if a slab would not be one. Elements keep their places: `outer` times the slab's planes of
-    `inner` elements.
+    """The layout after a reshape; None if no axis of the new shape has the slabs as its ranges. Elements keep their places:
+    `outer` times the slab's planes of `inner` elements.
 
     exactly: the bounds stay the same; otherwise they are rounded down to the elements of the new axis, of one plane or more.
     """

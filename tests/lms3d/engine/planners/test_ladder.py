@@ -91,10 +91,16 @@ def test_equal_questions_get_equal_plans(machine):
     assert one == other
 
 
+def rung_within(known, budget_bytes):
+    """The highest rung of a step's ladder within a budget."""
+    ladder = known.once(strategy._ladder)
+    return ladder.rung(ladder.number(budget_bytes))
+
+
 @EITHER
 def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
     known = study(machine)
-    rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * 0.5))
+    rung = rung_within(known, int(known.unedited_schedule.peak_bytes * 0.5))
     unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     assert rung.bound_seconds <= rung.plan.schedule.cost_seconds
     assert rung.plan.schedule.cost_seconds - unplanned <= 1.2 * (rung.bound_seconds - unplanned)
@@ -104,7 +110,7 @@ def test_no_plan_is_cheaper_than_the_bound_and_the_plan_is_near_it(machine):
 def test_what_the_program_counts_is_what_the_schedule_has(machine):
     known = study(machine)
     for share in (0.3, 0.6, 0.9):
-        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
+        rung = rung_within(known, int(known.unedited_schedule.peak_bytes * share))
         schedule = build(known.problem, rung.plan.choices, machine)
         assert 0.95 * rung.budget_bytes <= schedule.peak_bytes <= rung.budget_bytes
 
@@ -205,7 +211,7 @@ def test_a_candidate_that_counts_on_another_buffer_is_priced_right(machine):
     known = Study(Settings(limit_bytes=1 << 40).request(normalised(), machine))
     unplanned = known.once(strategy._ladder).unplanned.schedule.cost_seconds
     for share in (0.3, 0.5, 0.8):
-        rung = known.once(strategy._ladder).rung_under(int(known.unedited_schedule.peak_bytes * share))
+        rung = rung_within(known, int(known.unedited_schedule.peak_bytes * share))
         dearer = rung.plan.schedule.cost_seconds - unplanned
         assert rung.bound_seconds - unplanned <= dearer + 1e-9
         assert dearer <= 1.3 * (rung.bound_seconds - unplanned)

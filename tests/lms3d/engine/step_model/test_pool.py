@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from lms3d.engine import tuning
 from lms3d.engine.step_model import replay
-from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS
-from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.replay import Placement
-from lms3d.engine.step_model.schedule import build
-from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
-
-
-def swapped_over_a_chain():
-    """A step in which `a` goes out and comes back, its schedule, and the index of `a`."""
-    machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
-    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
-    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
-    swapped = [b.root for b in problem.buffers].index("a:0")
-    return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
+from tests.lms3d.engine.toy_graphs import MIB, swapped_over_a_chain
 
 
 @pytest.mark.parametrize("pool", [CPU_POOL, GPU_POOL])

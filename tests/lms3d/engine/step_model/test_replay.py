@@ -18,7 +18,7 @@ from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.replay import ordered_lives, place, replay
 from lms3d.engine.step_model.schedule import build
-from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, swapped_over_a_chain
 
 KIB = 1024
 
@@ -86,15 +86,6 @@ def test_the_same_shifts_each_time():
     found = [[replay(problem, schedule, int(24.5 * MIB), GPU_REGIONS, seed) for seed in range(6)] for _ in range(2)]
     assert found[0] == found[1]
     assert len(set(found[0])) > 1
-
-
-def swapped_over_a_chain():
-    """A step in which `a` goes out and comes back, its schedule, and the index of `a`."""
-    machine = replace(SECONDS, swap_in_bytes_per_second=2 * MIB)
-    chain = [op(f"f{i}", f"f{i - 1}" if i else "a", mib=0.25, flops=1) for i in range(6)]
-    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain, op("z", "f5", "a", mib=0.1)), machine)
-    swapped = [b.root for b in problem.buffers].index("a:0")
-    return problem, build(problem, {swapped: Choice(Mode.SWAP)}, machine), swapped
 
 
 @pytest.mark.parametrize("regions", [CPU_REGIONS, GPU_REGIONS])
