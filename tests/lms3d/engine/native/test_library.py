@@ -65,7 +65,7 @@ def test_without_a_compiler(anew, monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "found no C++ compiler" in refusal()
-    found = doctor._swap_engine()["swap engine"]
+    finding = doctor._swap_engine()["swap engine"]
     assert not found.ok
     assert "apt-get install g++" in found.advice
     assert library.main([]) == 0  # `make venv` goes on
@@ -169,5 +169,5 @@ def test_the_wheel_holds_the_sources():
 
 
 def test_the_doctor_says_which_it_is():
-    found = doctor._swap_engine()["swap engine"]
-    assert found.found.startswith("native, ") == found.ok == (not library.missing())
+    finding = doctor._swap_engine()["swap engine"]
+    assert finding.fact.startswith("native, ") == finding.ok == (not library.missing())
