@@ -227,6 +227,7 @@ lms3d.limit_memory(96 << 20)
 import tensorflow as tf
 from lms3d.engine.engine import Engine
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import CPU_POOL
 from lms3d.engine.tensorflow import functions
 w = tf.Variable(tf.ones((5, 1 << 18)))
 x = tf.ones(w.shape)
