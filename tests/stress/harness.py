@@ -147,11 +147,13 @@ def alive(process: psutil.Process) -> bool:
 
 
 def end_family(pid: int) -> None:
-    """Kills a process and its family."""
+    """Kills a process and its family, and waits a moment for the family to be gone."""
     with suppress(psutil.NoSuchProcess):
-        for process in [*family(pid), psutil.Process(pid)]:
+        others = family(pid)
+        for process in [*others, psutil.Process(pid)]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs([process for process in others if alive(process)], timeout=10)
 
 
 def _serve(pipe: Connection) -> None:
