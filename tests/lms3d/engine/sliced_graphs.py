@@ -25,8 +25,12 @@ _NORMS = frozenset({"FusedBatchNormV3", "FusedBatchNormGradV3"})
 
 def sliced(graph: StepGraph, slabs: Callable[[int], int]) -> StepGraph:
     """`graph` with each tensor of n bytes, of those that ops make, as `slabs(n)` slabs; 1: it stays whole."""
+    usual = sys.getrecursionlimit()
     sys.setrecursionlimit(10**6)
-    return _Slicing(graph, slabs).run()
+    try:
+        return _Slicing(graph, slabs).run()
+    finally:
+        sys.setrecursionlimit(usual)  # other tests of this process nest brackets until Python refuses them
 
 
 class _Slicing:
