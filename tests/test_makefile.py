@@ -14,7 +14,9 @@ ROOT = Path(__file__).parent.parent
 
 def made(target: str) -> list[str]:
     """The commands of a target, without running them."""
-    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -60,4 +60,10 @@ def test_the_rest_goes_on_when_a_rank_is_killed(job):
 
 def ranks_of(running: Started) -> list[psutil.Process]:
     children = psutil.Process(running.process.pid).children(recursive=True)
-    return [child for child in children if child.cmdline()[1:4] == ["-m", *TRAIN]]
+    return [child for child in children if words_of(child)[1:4] == ["-m", *TRAIN]]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return process.cmdline()
+    return []

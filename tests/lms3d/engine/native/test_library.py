@@ -66,8 +66,8 @@ def test_without_a_compiler(anew, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "found no C++ compiler" in refusal()
     finding = doctor._swap_engine()["swap engine"]
-    assert not found.ok
-    assert "apt-get install g++" in found.advice
+    assert not finding.ok
+    assert "apt-get install g++" in finding.advice
     assert library.main([]) == 0  # `make venv` goes on
     assert library.main([str(tmp_path / "copy.so")]) == InputError.exit_code
     assert not (tmp_path / "copy.so").exists()
