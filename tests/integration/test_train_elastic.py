@@ -6,6 +6,7 @@ The network is a small one (`tests.small`).
 import csv
 import json
 import signal
+from contextlib import suppress
 
 import psutil
 import pytest
