@@ -62,7 +62,7 @@ def _make() -> str:
 
 def module_of(command: str) -> ModuleType:
     """The module that `python -m COMMAND` runs. Raises ModuleNotFoundError for a command that does not exist."""
-    module = import_module(command)
+    module = import_module(f"lms3d.{command}" if command.split(".")[0] in ("data", "experiments") else command)
     return module if module.__file__ else import_module(f"{command}.__main__")
 
 

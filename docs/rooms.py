@@ -91,11 +91,17 @@ def _imported(code: str, modules: Mapping[str, Path]) -> set[str]:
         if id(node) in for_type_checkers:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found |= {by_folder(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in modules else node.module for name in inner}
+            inner = [by_folder(f"{node.module}.{alias.name}") for alias in node.names]
+            found |= {name if name in modules else by_folder(node.module) for name in inner}
     return found
+
+
+def by_folder(module: str) -> str:
+    """The module by its place in the repository: "lms3d.data.split" -> "data.split"."""
+    outer, _, inner = module.partition(".")
+    return inner if outer == "lms3d" and inner.split(".")[0] in PACKAGES else module
 
 
 def _rooms(imports: Mapping[str, set[str]]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
+import lms3d  # before TensorFlow, whose kernels it chooses
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(lms3d.__file__).parents[1]
 """The top of the project, where its modules can be run from."""

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lms3d import after_keras, own_packages
+from lms3d import after_keras
 
 if TYPE_CHECKING:
     from lms3d.device.memory import limit_memory
@@ -45,8 +44,10 @@ _HOME = {
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-if own_packages.runs_a_command(sys.argv, sys.orig_argv):  # the commands need the packages beside this one
-    own_packages.require_found()
+# In a checkout `data`, `models` and `experiments` lie beside this folder, and links in it lead there. Git makes no links on some
+# systems, and some copies lose them.
+if not os.path.isdir(os.path.join(__path__[0], "data")):
+    __path__.append(os.path.dirname(__path__[0]))
 after_keras.register()
 
 

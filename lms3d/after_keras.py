@@ -14,10 +14,8 @@ from itertools import dropwhile
 from types import ModuleType
 from typing import Any
 
-from lms3d import own_packages
-
 LIBRARIES = ("keras", "tensorflow")
-HOLDERS = ("models.layers", "lms3d.scoring.keras_dice", "lms3d.scoring.findings", "lms3d.scoring.losses")
+HOLDERS = ("lms3d.models.layers", "lms3d.scoring.keras_dice", "lms3d.scoring.findings", "lms3d.scoring.losses")
 """The modules that register their classes with Keras when they are imported."""
 
 
@@ -30,10 +28,9 @@ def register() -> None:
 
 
 def _import_holders() -> None:
-    """Imports the modules that register classes; leaves out `models` if a package of the user's has that name."""
+    """Imports the modules that register classes."""
     for name in HOLDERS:
-        if name.startswith("lms3d.") or own_packages.hidden_by("models") is None:
-            import_module(name)
+        import_module(name)
 
 
 class _Waiting:

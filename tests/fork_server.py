@@ -41,12 +41,12 @@ READ_WHEN_USED = (
     "TF_FORCE_GPU_ALLOW_GROWTH", "ONEDNN_MAX_CPU_ISA", "HOROVOD_", "OMPI_MCA_", *ONE_WORKER,
 )  # fmt: skip
 """The begins of the names of variables that may differ between the commands of a server."""
-PACKAGES = ("lms3d", "models", "data", "experiments")
-"""Whose modules are imported before the forks."""
+PACKAGES = ("lms3d", "data", "experiments", "tests")
+"""The packages whose modules `python -m` runs from the top of the repository."""
 NOT_IMPORTED = (
     "lms3d.ranks.horovod",
     "lms3d.ranks.notices",
-    "experiments.harness.steps_torch",
+    "lms3d.experiments.harness.steps_torch",
 )
 """They load libraries that few commands need."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # TensorFlow's import reads it, and lms3d sets it before
@@ -134,7 +134,7 @@ class Commands:
 
     def _forks(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a fork would be as good as a start."""
-        if words[0] != "-m" or words[1].split(".")[0] not in (*PACKAGES, "tests"):
+        if words[0] != "-m" or words[1].split(".")[0] not in PACKAGES:
             return False
         if self._server is None:
             self._begin()
@@ -259,10 +259,9 @@ def _import_all() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for package in PACKAGES:
-            for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-                if module.name not in NOT_IMPORTED:
-                    importlib.import_module(module.name)
+        for module in pkgutil.walk_packages(importlib.import_module("lms3d").__path__, "lms3d."):
+            if module.name not in NOT_IMPORTED:
+                importlib.import_module(module.name)
 
 
 def _keep(command: int, tells: int, streams: Sequence[int]) -> None:

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     # What everything may use, then each room on top of those above it. The longest name that fits counts.
     "lms3d.common",
-    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.files lms3d.own_packages "
-    "lms3d.after_keras lms3d.keras_backend lms3d.cli",
+    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.files lms3d.after_keras lms3d.keras_backend "
+    "lms3d.cli",
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",
@@ -45,6 +45,8 @@ ROOMS = (
     "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor",
 )
 APART = ("models", "data", "experiments", "deploy")
+FOLDERS = ("models", "data", "experiments")
+"""Packages of lms3d at the top of the repository: an import names `lms3d.models`, a folder and this file `models`."""
 DOORS = (
     "lms3d.tasks",
     "lms3d.plan_display",
@@ -91,6 +93,12 @@ class Module:
     typing_imports: frozenset[str]
 
 
+def by_folder(dotted: str) -> str:
+    """A name by its place in the repository: "lms3d.data.split" -> "data.split"."""
+    outer, _, inner = dotted.partition(".")
+    return inner if outer == "lms3d" and inner.split(".")[0] in FOLDERS else dotted
+
+
 def imports_of(tree: ast.Module, package: str = "") -> tuple[frozenset[str], frozenset[str]]:
     """What a module imports anywhere in it, and what for type checkers alone. package: that it lies in."""
     typing_only = {
@@ -108,7 +116,7 @@ def imports_of(tree: ast.Module, package: str = "") -> tuple[frozenset[str], fro
             above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             source = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{source}.{alias.name}" for alias in node.names]
-        found[id(node) in typing_only].update(names)
+        found[id(node) in typing_only].update(map(by_folder, names))
     return frozenset(found[0]), frozenset(found[1])
 
 
@@ -344,7 +352,8 @@ def test_the_homes_of_private_names_are_where_they_are_said_to_be():
 
 
 def test_imports_are_found_wherever_they_hide():
-    code = "if TYPE_CHECKING:\n    import data\ndef f():\n    from models.layers import x\n    import lms3d.units\n"
+    code = "if TYPE_CHECKING:\n    from lms3d import data\ndef f():\n    from lms3d.models.layers import x\n"
+    code += "    import lms3d.units\n"
     assert imports_of(ast.parse(code)) == ({"models.layers.x", "lms3d.units"}, {"data"})
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert floor_of("lms3d.engine.planners.hybrid.search") == floor_of("lms3d.engine.planners")
@@ -401,7 +410,7 @@ def edges() -> frozenset[tuple[str, str]]:
     """(module, other): all imports, those for type checkers included, and the places in registries ("module:attribute")."""
     found = set()
     for name, module in modules().items():
-        places = {node.value.partition(":")[0] for node in ast.walk(module.tree) if is_place(node)}
+        places = {by_folder(node.value.partition(":")[0]) for node in ast.walk(module.tree) if is_place(node)}
         found |= {(name, other) for other in own(module.imports | module.typing_imports | places, name)}
     return frozenset(found)
 
@@ -410,9 +419,31 @@ def is_place(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and bool(re.fullmatch(r"lms3d[\w.]+:\w+", str(node.value)))
 
 
+def bare_imports(tree: ast.Module) -> set[str]:
+    """The imports of `data`, `models` or `experiments` without `lms3d` before them."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(str(node.module))
+    return {name for name in names if name.split(".")[0] in FOLDERS}
+
+
+def test_no_module_is_loaded_twice():
+    """`import data` works at the top of a checkout only, and would make a second module beside `lms3d.data`."""
+    files = [path for room in ("lms3d", *APART, "docs", "tests") for path in (ROOT / room).rglob("*.py")]
+    assert [str(path.relative_to(ROOT)) for path in files if bare_imports(ast.parse(path.read_text()))] == []
+    assert bare_imports(ast.parse("import data.split\nfrom models import x\nfrom lms3d import data")) == {
+        "data.split",
+        "models",
+    }
+
+
 def test_an_installation_has_every_package():
     """Without an editable install only what pyproject.toml lists is there."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    listed = [by_folder(package) for package in listed]
     there = {
         str(path.parent.relative_to(ROOT)).replace("/", ".")
         for room in ("lms3d", "models", "data", "experiments")

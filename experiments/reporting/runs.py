@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments.harness import commands
-from experiments.harness.child import of_module
-from experiments.reporting.chapters import Chapter
+from lms3d.experiments.harness import commands
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.reporting.chapters import Chapter
 from lms3d.files import link_or_copy, write_json
 
 NOTE, LOG = "run.json", "log.txt"
@@ -35,7 +35,7 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
     shown = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
     started = time.monotonic()
     with (folder / LOG).open("w", encoding="utf-8") as log:
-        code = commands.exit_code([*of_module(words[0]), *words[1:]], log)
+        code = commands.exit_code([*of_module(f"lms3d.{words[0]}"), *words[1:]], log)
     made = Run(
         command=f"python -m {shown}",
         exit_code=code,

@@ -23,7 +23,8 @@ from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
-_PACKAGES = ("lms3d", "models", "data")
+_BESIDE = ("models", "data")
+"""Packages of lms3d that lie beside its folder in a checkout."""
 _DECISIVE = (
     "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
     "TF_SET_ONEDNN_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS",
@@ -149,7 +150,7 @@ def _code() -> Iterator[Path]:
 
     Only packages and `native/src` are searched: scans may lie in `data/`, and an editor may leave links to nothing.
     """
-    waiting = [ROOT / package for package in _PACKAGES]
+    waiting = _packages()
     while waiting:
         folder = waiting.pop()
         if not (os.path.isfile(folder / "__init__.py") or folder.match("native/src")):
@@ -158,6 +159,12 @@ def _code() -> Iterator[Path]:
         yield from (path for path in entries if path.suffix in _ENDINGS and os.path.isfile(path))
         folders = (path for path in entries if os.path.isdir(path))
         waiting += [path for path in folders if not path.is_symlink()]  # a link may lead in a circle
+
+
+def _packages() -> list[Path]:
+    """The folders of the packages that train: lms3d's own, and in a checkout those beside it, to which links in lms3d lead."""
+    own = ROOT / "lms3d"
+    return [own, *(ROOT / name for name in _BESIDE if (own / name).is_symlink() or not (own / name).is_dir())]
 
 
 def _entries(folder: Path) -> list[Path]:

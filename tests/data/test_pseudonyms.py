@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data import prepare, pseudonyms
-from data.brats.layouts import find_cases
-from data.errors import DataError
+from lms3d.data import prepare, pseudonyms
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.errors import DataError
 from tests.data.small_data import random_case, save, write_case
 
 NAMES = ("Mueller_Hans_1957", "Dr. O'Neill, Pat", "Zoe")

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 import lms3d
-from lms3d import after_keras, own_packages
+from lms3d import after_keras
 from lms3d.errors import InputError
 from lms3d.keras_step import attachment, estimate
+from lms3d.models.layers import InstanceNormalization
 from lms3d.units import parse_size
-from models.layers import InstanceNormalization
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,72 +34,15 @@ def python(*arguments: str, cwd: Path, **settings: str) -> subprocess.CompletedP
     )
 
 
-@pytest.mark.parametrize("file", ["data.py", "models.py", "models/__init__.py"])
-def test_a_file_that_hides_a_package_of_lms3d_is_named(tmp_path, file):
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).touch()
-    done = python("-m", "lms3d.train", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    for words in (f"{tmp_path / file}: found this in the place of", "expected no other", "rename it"):
-        assert words in done.stderr
-
-
-def test_a_folder_of_data_hides_nothing(tmp_path):
-    """Python prefers a package anywhere to a folder without `__init__.py`."""
-    (tmp_path / "data").mkdir()
-    assert python("-m", "lms3d.train", "--help", cwd=tmp_path).returncode == 0
-    assert [own_packages.hidden_by(name) for name in own_packages.NAMES] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("words", "arguments", "is_ours"),
-    [
-        (["-m", "lms3d.train"], ["--epochs", "3"], True),
-        (["-X", "importtime", "-mlms3d.predict"], ["-m"], True),
-        (["-m", "lms3d"], [], True),
-        (["-m", "mypkg.train"], ["lms3d.train"], False),
-        (["-m", "lms3d_more.train"], [], False),
-    ],
-)
-def test_commands_are_told_from_other_programs_that_python_runs(words, arguments, is_ours):
-    """While Python looks for a module, `sys.argv` has "-m" in its place."""
-    everything = ["python", *words, *arguments]
-    assert own_packages.runs_a_command(["-m", *arguments], everything) == is_ours
-    assert not own_packages.runs_a_command(["train.py", *arguments], everything)
-
-
-def test_another_program_may_have_a_data_of_its_own(tmp_path):
-    """`python -m` of a stranger's module that imports lms3d."""
-    for name in ("data.py", "mine/__init__.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "mine/__init__.py").write_text("import lms3d")
-    (tmp_path / "mine/train.py").write_text("import data; print(data.__file__)")
-    done = python("-m", "mine.train", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'data.py'}\n"), done.stderr
-
-
-def test_what_hides_a_package_is_known_by_its_folder(monkeypatch, tmp_path):
-    specs = {name: ModuleSpec(name, None, origin=str(where / "__init__.pyc"), is_package=True)
-             for name, where in {"models": ROOT / "models", "data": tmp_path / "data"}.items()}  # fmt: skip
-    for spec in specs.values():
-        spec.submodule_search_locations = [str(Path(spec.origin).parent)]
-    monkeypatch.setattr(own_packages, "find_spec", specs.get)
-    assert own_packages.hidden_by("models") is None  # an installation without sources
-    assert own_packages.hidden_by("data") == (tmp_path / "data/__init__.pyc").resolve()
-
-
-def test_a_module_that_a_program_has_made_hides_a_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "models", types.ModuleType("models"))
-    assert own_packages.hidden_by("models") == Path("models")
-
-
-def test_a_library_does_not_care(tmp_path):
-    (tmp_path / "models.py").write_text("mine = 1")
-    code = "import models, lms3d; assert models.mine; import keras; lms3d.LMS()"
-    done = python("-c", code, cwd=tmp_path)
+@pytest.mark.parametrize("name", ["data", "models", "experiments"])
+def test_other_modules_may_have_these_names(tmp_path, name):
+    """Python looks into the current folder first."""
+    (tmp_path / f"{name}.py").write_text("mine = 1")
+    done = python("-m", "lms3d.data.prepare", "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    code = f"import {name}, lms3d; from lms3d import {name} as ours; assert {name}.mine; print(ours.__name__)"
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"lms3d.{name}\n"), done.stderr
 
 
 @pytest.mark.parametrize("order", ["keras, lms3d", "lms3d, tensorflow, keras"])

@@ -102,7 +102,7 @@ def test_only_code_is_hashed(tmp_path, monkeypatch):
 
 
 def test_all_code_of_this_tree_is_hashed():
-    code = [path for name in circumstances._PACKAGES for path in (circumstances.ROOT / name).rglob("*")]
+    code = [path for folder in circumstances._packages() for path in folder.rglob("*")]
     assert set(circumstances._code()) == {path for path in code if path.suffix in circumstances._ENDINGS}
 
 
