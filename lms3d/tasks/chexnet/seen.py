@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lms3d.data.chest_xray.records import Index
 
 _OF_A_RUN = (".keras", ".weights.h5")
-"""The endings of weights of a whole network. ImageNet's end otherwise (WEIGHTS-2 in `lms3d.models.chexnet`): they saw no patient."""
+"""The endings of weights of a whole network. ImageNet's end otherwise (WEIGHTS-2 in `lms3d.models.chexnet`) and saw no patient."""
 
 
 def trained_by(weights: Path, index: Index) -> list[str]:
