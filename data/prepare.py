@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from lms3d.common import permissions, program
 from lms3d.common.disk import cache_directory
 from lms3d.data import pseudonyms
 from lms3d.data.brats import cache, fingerprint, layouts
@@ -49,8 +50,9 @@ _CUBE, _SQUARE = 192, 224
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Checks a data set and builds its cache. Returns the exit code."""
-    umask = os.umask(0o077)  # files made from patients' data are for the user alone
+    umask = os.umask(permissions.PRIVATE)
     try:
+        os.umask(_chosen_umask())
         options = _parser().parse_args(arguments)
         pseudonyms.start(options.anonymous and not options.pseudonyms)
         if options.pseudonyms:
@@ -72,6 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.cache and not options.examine:
         _say(f"trainings find it with LMS3D_CACHE={options.cache.absolute()}")
     return 0
+
+
+def _chosen_umask() -> int:
+    try:
+        return permissions.umask()
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def _say(text: str) -> None:
@@ -197,9 +206,10 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
-        prog="python -m lms3d.data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout
+        prog=program.started_as("lms3d.data.prepare"), description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout
     )
     add = parser.add_argument
+    add("--version", action="version", version=program.version(), help="print the version of lms3d and exit")
     add("data", type=_place, metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
     edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"
     add("--resolution", type=int, metavar="N", help=edge)

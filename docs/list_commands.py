@@ -21,8 +21,10 @@ _ROOMS = (*_IN_FULL, "experiments", "deploy")
 _FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor")
 _HEAD = """# Commands
 
-Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each. Sizes are written as `900MiB` or
-`6GiB`. Commands write to `--output` and to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
+Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each, `--version` which lms3d it is.
+An installation has `lms3d train`, `lms3d prepare` and so on for `lms3d.train` and `data.prepare`, and
+`python -m lms3d.experiments.NAME` for `experiments.NAME`. Sizes are written as `900MiB` or `6GiB`.
+Commands write to `--output` and to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
 Experiments write `report.md`, tables and figures, and continue where they were stopped.
 
 Exit codes: 0 done; 1 a part of an experiment failed, or training lost a rank; 2 wrong option or input, in one line; 3 does not fit
@@ -33,7 +35,7 @@ into memory, with the smallest limit that would; 130 interrupted (resumable if t
 def commands() -> list[str]:
     """The names of all modules that are commands, such as "lms3d.train", in the order of the page."""
     found = [
-        f"{room}.{path.stem}"
+        f"{room}.{path.stem}".removesuffix(".__main__")
         for room in _ROOMS
         for path in sorted((ROOT / room).glob("*.py"))
         if '__name__ == "__main__"' in path.read_text()
@@ -63,7 +65,7 @@ def _make() -> str:
 def module_of(command: str) -> ModuleType:
     """The module that `python -m COMMAND` runs. Raises ModuleNotFoundError for a command that does not exist."""
     module = import_module(f"lms3d.{command}" if command.split(".")[0] in ("data", "experiments") else command)
-    return module if module.__file__ else import_module(f"{command}.__main__")
+    return import_module(f"{command}.__main__") if hasattr(module, "__path__") else module
 
 
 def _section(command: str, seen: dict[str, str]) -> str:
@@ -118,7 +120,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return [
         action
         for action in parser._actions
-        if "--help" not in action.option_strings and action.help != argparse.SUPPRESS
+        if not {"--help", "--version"}.intersection(action.option_strings) and action.help != argparse.SUPPRESS
     ]
 
 

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lms3d import after_keras
+from lms3d.common import program
 
 if TYPE_CHECKING:
     from lms3d.device.memory import limit_memory
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS
     from lms3d.keras_step.estimate import estimate, plan_step
 
-__version__ = "0.1.0"
+__version__ = program.VERSION
 __all__ = ["LMS", "DoesNotFit", "InputError", "StorageError", "estimate", "limit_memory", "plan_step"]
 
 _HOME = {

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lms3d.common import program
 from lms3d.errors import InputError
 from lms3d.units import parse_size
 
@@ -21,11 +22,19 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError (one line, exit code 2). argparse would print its usage and exit."""
+    """An argument parser that raises InputError (one line, exit code 2). argparse would print its usage and exit.
 
-    def __init__(self, **options: Any) -> None:
+    prog: "python -m MODULE" becomes what the user has typed, such as "lms3d train".
+    """
+
+    def __init__(self, *, prog: str, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
-        super().__init__(argument_default=argparse.SUPPRESS, allow_abbrev=False, **options)
+        launcher, is_module, module = prog.partition("python -m ")
+        if is_module and not launcher:
+            prog = program.started_as(module)
+        super().__init__(prog=prog, argument_default=argparse.SUPPRESS, allow_abbrev=False, **options)
+        shown = "print the version of lms3d and exit"
+        self.add_argument("--version", action="version", version=program.version(), help=shown)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")

@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from lms3d.common import extras, permissions
 from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE, one_line
 
 E = TypeVar("E", bound=BaseException)
@@ -74,11 +75,12 @@ class Interrupted(KeyboardInterrupt):
 def run(main: Callable[[], int | None]) -> int:
     """The exit code of the process after `main` (see the table above). Prints the error if it raised one.
 
-    Files that `main` writes are for the user alone (mode 0600 in folders of 0700), since they are made from patients' data. A
-    default ACL of a folder overrides that.
+    Files that `main` writes are for the user alone (mode 0600 in folders of 0700), since they are made from patients' data.
+    `LMS3D_UMASK` (`lms3d.common.permissions`) and a default ACL of a folder override that.
     """
-    umask = os.umask(0o077)
+    umask = os.umask(permissions.PRIVATE)
     try:
+        os.umask(_chosen_umask())
         return main() or 0
     except KeyboardInterrupt as stop:
         if not _is_reported(stop):
@@ -98,8 +100,18 @@ def run(main: Callable[[], int | None]) -> int:
         os.umask(umask)
 
 
+def _chosen_umask() -> int:
+    try:
+        return permissions.umask()
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
 def _in_words(error: Exception) -> Exception:
-    """An OSError of a disk, a limit on files or a path as an error of the user's; any other error unchanged."""
+    """An OSError of a disk, a limit on files or a path, or a missing package of an extra, as an error of the user's; any other
+    error unchanged."""
+    if missing := extras.advice(error):
+        return InputError(missing)
     if isinstance(error, OSError) and error.errno in DISK_ADVICE:
         return StorageError(f"{error.filename or 'a file'}: {error.strerror}; {DISK_ADVICE[error.errno]}")
     if isinstance(error, OSError) and error.errno in PATH_ADVICE and error.filename:

@@ -32,7 +32,7 @@ def options(command: str) -> set[str]:
     if not hasattr(module, "_parser"):
         return set()
     parser: argparse.ArgumentParser = module._parser()
-    return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+    return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help", "--version"}
 
 
 def code(text: str) -> list[str]:
@@ -93,7 +93,7 @@ def unknown_options(words: list[str]) -> set[str]:
     return (
         {word.split("=")[0] for word in own if word.startswith("--") and " " not in word}
         - options(command)
-        - {"--help"}
+        - {"--help", "--version"}
     )
 
 

@@ -40,7 +40,12 @@ def features(built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, l
     is linked with.
     """
     if isinstance(built, str):
-        return {"Horovod": Finding(built, "training on several devices needs it; make horovod")}
+        return {
+            "Horovod": Finding(
+                built,
+                "training on several devices needs it; make horovod, or python -m lms3d.deploy.horovod.build",
+            )
+        }
     findings = {"Gloo": Finding("built; horovodrun --gloo -np N python -m lms3d.train ...")}
     if not built["gloo"]:
         findings["Gloo"] = Finding("not built", "ranks can only meet through MPI; make horovod builds it in")
@@ -104,8 +109,8 @@ def _nccl(built: bool, gpus: int) -> Finding:
     if gpus:
         return Finding(
             "not built",
-            "gradients of a GPU take the way through host memory; set HOROVOD_NCCL_HOME and run make horovod "
-            "(deploy/conda/README.md) in a checkout of lms3d",
+            "gradients of a GPU take the way through host memory; set HOROVOD_NCCL_HOME and run "
+            "python -m lms3d.deploy.horovod.build (deploy/conda/README.md says more)",
         )
     return Finding("not built; without a GPU nothing is lost")
 
