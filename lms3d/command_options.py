@@ -166,9 +166,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous and --dry-run."""
+    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous and --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
+    of_file = "TOML file with options, such as the run.toml of another run; options of the command line win"
+    add("--config", type=cli.path, metavar="FILE", help=of_file)
     output = "folder for all results (default: a new one under runs/)"
     add("--output", type=cli.checked(cli.place, "path"), metavar="RUN_DIR", help=output)
     resume = (

@@ -15,7 +15,7 @@ from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
 from lms3d.ranks.world import World
 from lms3d.tasks import task_of
-from lms3d.training import run_folder, session, stages
+from lms3d.training import option_file, run_folder, session, stages
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
 
@@ -28,7 +28,7 @@ With your own data:
   python -m lms3d.train --data ~/MICCAI_BraTS2020_TrainingData --resolution 192"""
 
 _EPILOG = """\
-writes into RUN_DIR: config.json, split.json, history.csv, best.keras, last/ (for --resume), lms_plan.json,
+writes into RUN_DIR: config.json, run.toml, split.json, history.csv, best.keras, last/ (for --resume), lms_plan.json,
 lms_report.md, lms_stats.csv, figures/*.png and tensorboard/. Go on with python -m lms3d.predict RUN_DIR.
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted (resumable)"""
 
@@ -42,13 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     """The options that were given. All ranks get the same ones, and one rank reports what is wrong."""
     try:
-        given = vars(_parser().parse_args(arguments))
+        given = _given(_parser(), arguments)
         command_options.require_a_plan(given)
         command_options.require_a_fixed_world(given)
         return given
     except InputError as error:
         with job.joined():
             raise errors.of_all_ranks(error) from None
+
+
+def _given(parser: cli.Parser, arguments: Sequence[str]) -> dict[str, Any]:
+    """What was typed, and what the file of --config has beside that."""
+    typed = vars(parser.parse_args(arguments))
+    path = typed.pop("config", None)
+    in_file = option_file.read(path, parser) if path else {}
+    return option_file.merged(in_file, typed, tasks.kind_of(in_file | typed))
 
 
 def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:

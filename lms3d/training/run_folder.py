@@ -18,7 +18,7 @@ from lms3d.config import TrainConfig
 from lms3d.device import circumstances, machine, memory, workspace
 from lms3d.errors import InputError
 from lms3d.files import make_folder, remove_partials, writable_folder, write_json
-from lms3d.training import checkpoint, config_file
+from lms3d.training import checkpoint, config_file, option_file
 from lms3d.training.run_lock import RunLock
 
 DEFAULT_PARENT = Path("runs")
@@ -141,7 +141,8 @@ def describe(
     run_dir: Path, options: TrainConfig, arguments: Sequence[str], *, resuming: bool, device: str, limit_bytes: int,
     **more: Any,
 ) -> None:  # fmt: skip
-    """Writes config.json: every option, versions, machine, circumstances, and what the caller adds (data, normalisation).
+    """Writes run.toml, and config.json: every option, versions, machine, circumstances, and what the caller adds (data,
+    normalisation).
 
     A resumed run lists its earlier calls under "earlier_sessions", if they differed.
     """
@@ -159,10 +160,12 @@ def describe(
     earlier = _sessions_before(run_dir, session) if resuming else []
     content = {**session, **more, **({"earlier_sessions": earlier} if earlier else {})}
     write_json(writable_folder(run_dir, "--output") / "config.json", content)
+    option_file.write(run_dir, options)
 
 
 def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> None:
-    """Writes config.json before the run itself begins: a run that is stopped in a stage continues with these options."""
+    """Writes config.json and run.toml before the run itself begins: a run that is stopped in a stage continues with these
+    options."""
     if not (run_dir / "config.json").exists():
         content = {
             "options": options.to_json(),
@@ -170,6 +173,7 @@ def announce(run_dir: Path, options: TrainConfig, arguments: Sequence[str]) -> N
             "versions": versions(),
         }
         write_json(writable_folder(run_dir, "--output") / "config.json", content)
+        option_file.write(run_dir, options)
 
 
 def _sessions_before(run_dir: Path, session: dict[str, Any]) -> list[dict[str, Any]]:
