@@ -41,7 +41,7 @@ READ_WHEN_USED = (
     "TF_FORCE_GPU_ALLOW_GROWTH", "ONEDNN_MAX_CPU_ISA", "HOROVOD_", "OMPI_MCA_", *ONE_WORKER,
 )  # fmt: skip
 """The begins of the names of variables that may differ between the commands of a server."""
-PACKAGES = ("lms3d", "data", "experiments", "tests")
+PACKAGES = ("lms3d", "data", "examples", "experiments", "tests")
 """The packages whose modules `python -m` runs from the top of the repository."""
 NOT_IMPORTED = (
     "lms3d.ranks.horovod",
