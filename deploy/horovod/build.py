@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from .source import VERSION, BuildError
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 _PROGRESS_SECONDS = 30.0
 _MOST_JOBS = 16
+_PREFIX = "lms3d-horovod-"
 _TRY = """
 import horovod.tensorflow as hvd
 built = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built(), "nccl": hvd.nccl_built()}
@@ -99,8 +101,7 @@ def build(wanted: Recipe, folder: Path) -> Path:
     """Compiles in a temporary folder; a wheel that works is then moved to `folder`, whole. The log stays beside `folder`."""
     log = folder.with_name(f"{folder.name}.log")
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="horovod-") as temporary:
-        work = Path(temporary)
+    with workspace() as work:
         root = source.prepared(work)
         say(f"compiling Horovod {VERSION} ({wanted}): 4 minutes of one core, once; log: {log}")
         command = (
@@ -122,6 +123,29 @@ def build(wanted: Recipe, folder: Path) -> Path:
         return moved(wheel, folder)
 
 
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A temporary folder for a build, locked while the build runs. Folders of builds that were killed are removed first."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError), locked(folder):  # BlockingIOError: that build runs
+            shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as temporary, locked(Path(temporary)):
+        yield Path(temporary)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A block that has a folder of this user for itself. BlockingIOError if another process has it, OSError for other folders."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(folder)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def build_environment(wanted: Recipe, work: Path) -> dict[str, str]:
     """The caller's environment, with the recipe's settings and as many compilers at once as there are cores."""
     jobs = min(_MOST_JOBS, len(os.sched_getaffinity(0)))
@@ -133,21 +157,32 @@ def build_environment(wanted: Recipe, work: Path) -> dict[str, str]:
 def compile_quietly(command: Sequence[str], environment: dict[str, str], log: Path) -> None:
     """Runs the build with its output in `log` and a sign of life every half minute. BuildError with the end of the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-    with log.open("w") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
-        while True:
-            try:
-                code = process.wait(timeout=_PROGRESS_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                say(f"still compiling after {time.monotonic() - begin:.0f} s")
-            except BaseException:
-                process.terminate()
-                raise
+    with (
+        log.open("w") as output,
+        subprocess.Popen(  # in a group of its own, so that the compilers end with pip
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        ) as process,
+    ):
+        try:
+            code = _ended(process)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            raise
     if code:
         lines = log.read_text(errors="replace").splitlines()
         why = next((line.strip() for line in lines if "error:" in line.lower()), lines[-1] if lines else "no output")
         raise BuildError(f"Horovod did not compile (exit code {code}): {why}; the whole log: {log}")
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process at its end, with a sign of life every half minute until then."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return process.wait(_PROGRESS_SECONDS)
+        except subprocess.TimeoutExpired:
+            say(f"still compiling after {time.monotonic() - begin:.0f} s")
 
 
 def try_out(wheel: Path, wanted: Recipe, folder: Path) -> None:
@@ -232,4 +267,6 @@ def _linkable_nccl(wanted: Recipe, work: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # the temporary folder goes, as with Ctrl-C
     sys.exit(main())

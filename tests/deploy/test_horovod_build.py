@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -280,6 +281,37 @@ def test_a_long_compilation_shows_that_it_lives(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(build, "_PROGRESS_SECONDS", 0.1)
     build.compile_quietly(["sleep", "0.35"], dict(os.environ), tmp_path / "log")
     assert capsys.readouterr().out.count("still compiling") >= 2
+
+
+def test_what_a_killed_build_left_is_removed_but_not_what_another_uses(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, used, foreign = (tmp_path / f"lms3d-horovod-{name}" for name in ("left", "used", "foreign"))
+    (left / "build").mkdir(parents=True)
+    used.mkdir()
+    foreign.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "elsewhere").mkdir()
+    with build.locked(used), build.workspace() as first:
+        assert not left.exists()
+        with build.workspace() as second:
+            assert {path.name for path in tmp_path.iterdir()} == {
+                used.name, foreign.name, "elsewhere", first.name, second.name
+            }  # fmt: skip
+    assert not first.exists()
+
+
+def test_an_interrupted_compilation_ends_its_compilers(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_PROGRESS_SECONDS", 0.3)
+    monkeypatch.setattr(build, "say", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build.compile_quietly(["sh", "-c", "sleep 60 & echo $!; wait"], dict(os.environ), tmp_path / "log")
+    compiler = int((tmp_path / "log").read_text())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{compiler}").exists() and "zombie" not in Path(f"/proc/{compiler}/status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_flags_of_make_do_not_reach_the_build(no_gpu, tmp_path, monkeypatch):
