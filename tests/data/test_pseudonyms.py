@@ -121,7 +121,7 @@ def test_a_mirrored_set_and_a_truth_with_another_name(tmp_path, hidden):
 def test_every_stream_and_the_end_by_a_defect(tmp_path):
     """Tracebacks and warnings pass, too, and processes that this one starts hide names as well."""
     code = (
-        "import os, sys, warnings\nfrom data import pseudonyms\npseudonyms.start()\npseudonyms.know(['Zoe'])\n"
+        "import os, sys, warnings\nfrom lms3d.data import pseudonyms\npseudonyms.start()\npseudonyms.know(['Zoe'])\n"
         "print('case', 'Zoe'); sys.stdout.writelines(['Zoe']); warnings.warn('Zoe')\nassert os.environ['LMS3D_ANONYMOUS']\n"
         "raise RuntimeError('Zo' + 'e')"
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import zipfile
 from unittest import mock
 
 import keras
@@ -89,7 +91,7 @@ def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path
     x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     code = (
-        "import sys, numpy, keras, models; folder = sys.argv[1];"
+        "import sys, numpy, keras, lms3d.models; folder = sys.argv[1];"
         "model = keras.models.load_model(folder + '/model.keras');"
         "numpy.save(folder + '/y.npy', model(numpy.load(folder + '/x.npy')))"
     )
@@ -191,3 +193,18 @@ def test_weights_of_before_load_and_predict_the_same(name, tmp_path):
     ]  # as optimisers number them
     for model in (new, keras.models.load_model(tmp_path / "old.keras", compile=False)):
         np.testing.assert_allclose(model(x), old(x), rtol=0, atol=1e-5)
+
+
+def test_a_network_that_an_earlier_version_saved_loads(tmp_path, monkeypatch):
+    """Its classes lay in a package `models`, a name that Keras notes down, and that may be another project's by now."""
+    model = models.build("isensee2017", input_shape=(16, 16, 16, 4), **SMALL)
+    model.save(tmp_path / "new.keras")
+    now, before = (json.dumps(name).encode() for name in (layers.__name__, layers.__name__.removeprefix("lms3d.")))
+    with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
+        for name in new.namelist():
+            content = new.read(name).replace(now, before)
+            assert (before in content) == (name == "config.json")
+            old.writestr(name, content)
+    monkeypatch.setitem(sys.modules, "models", None)
+    again = keras.models.load_model(tmp_path / "old.keras", compile=False)
+    assert [type(layer) for layer in again.layers] == [type(layer) for layer in model.layers]
