@@ -121,13 +121,13 @@ def _nothing_left(session: Session) -> str:
     """What a user reads who resumes a run that has ended: why it ended, and what to type now."""
     found = run_state.read(session.run_dir)
     assert found is not None
-    state = found[0].state
-    ended = "no better validation loss for too long" if state.stopped_early else "all of them"
-    return (
-        f"{session.run_dir}: nothing is left to train: {state.position.epoch} epochs are done, {ended}; "
-        f"segment with python -m lms3d.predict {session.run_dir}"
-        + ("" if state.stopped_early else ", or train longer with --resume --epochs N")
-    )
+    state, run = found[0].state, session.run_dir
+    epochs = session.options.epochs or needs.DEFAULT_EPOCHS
+    early = f"ended after epoch {state.position.epoch}, without a better validation loss for long"
+    ended, more = (early, "") if state.stopped_early else (
+        f"epoch {epochs} of {epochs} is done", ", or train longer with --resume --epochs N"
+    )  # fmt: skip
+    return f"{run}: nothing is left to train: {ended}; next: python -m lms3d.predict {run}{more}"
 
 
 def _planned(session: Session) -> Sequence[tuple[int, int | None]]:

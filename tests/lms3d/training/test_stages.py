@@ -39,7 +39,7 @@ def test_a_run_that_has_ended_is_not_planned_again(stage, monkeypatch, capsys, e
     draw(stage.run_dir)
     (stage.run_dir / "lms_report.md").touch()
     assert len(list(stages._parts(given, None))) == left
-    assert ("nothing is left to train: 2 epochs are done" in capsys.readouterr().out) == (left == 0)
+    assert ("nothing is left to train: epoch 2 of 2 is done" in capsys.readouterr().out) == (left == 0)
 
 
 def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
