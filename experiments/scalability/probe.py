@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lms3d import cli
 from lms3d.errors import InputError
 from lms3d.experiments.harness.ranks import Launcher
 from lms3d.experiments.harness.table import markdown
@@ -83,6 +84,9 @@ def _seconds(seconds: float) -> str:
 
 
 def main(arguments: list[str]) -> None:
+    parser = cli.Parser(prog="python -m experiments.scalability.probe", description="A rank that times all-reduces.")
+    parser.add_argument("output", type=cli.path, metavar="OUTPUT.json", help="the file that rank 0 writes")
+    output = parser.parse_args(arguments).output
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
@@ -92,7 +96,7 @@ def main(arguments: list[str]) -> None:
     rows = [[size, _all_reduce_seconds(hvd, tf, size)] for size in (*SIZES_BYTES, LARGEST_BYTES)]
     if hvd.rank() == 0:
         devices = [device.device_type for device in tf.config.list_physical_devices()]
-        write_json(Path(arguments[0]), {"ranks": hvd.size(), "devices": devices, "all_reduces": rows})
+        write_json(output, {"ranks": hvd.size(), "devices": devices, "all_reduces": rows})
     hvd.shutdown()
 
 

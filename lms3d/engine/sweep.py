@@ -24,6 +24,7 @@ from lms3d.engine.request import StepRequest
 from lms3d.engine.slabs import choice
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
+from lms3d.units import format_size
 
 LMS = "lms3d"
 TFLMS, TFLMS_PART, TFLMS_GIVEN = "TFLMS auto-tune", "TFLMS, some parameters given", "TFLMS, parameters given"
@@ -37,8 +38,8 @@ Sliced = Callable[[int], tuple[StepRequest, Plan, Prediction]]
 """limit in bytes -> the step as it is sliced for that limit, its plan, and its prediction. If no plan fits, the limit of the
 prediction is a larger one."""
 
-Progress = Callable[[int, int, str], None]
-"""progress(done, total, what)."""
+Progress = Callable[[int, int, str, str], None]
+"""progress(done, total, what, note): the note is the limit that is planned for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,17 +101,20 @@ def run(
     chosen = between(floor_bytes, fit_bytes, limits)
     theirs = _name(request.settings.parameters)
     unedited = _point(WITHOUT, fit_bytes, Plan(), request)
-    points: list[Point] = []
+    below: list[int] = []
     if sliced is not None and slab_floor_bytes is not None:
-        points += _in_slabs(sliced, slab_floor_bytes, floor_bytes, max(2, limits // SLICED_SHARE))
-    points += [Point(method=theirs, limit_bytes=p.limit_bytes) for p in points]
-    for done, limit in enumerate(chosen):
-        if progress:
-            progress(done, len(chosen), "planning")
-        points += _under(request, limit, theirs)
+        count = max(2, limits // SLICED_SHARE)
+        below = between(min(slab_floor_bytes, floor_bytes), floor_bytes, count)[:-1]  # the floor itself is in `chosen`
+    points: list[Point] = []
+    tell, total = progress or _untold, len(below) + len(chosen)
+    for done, limit in enumerate((*below, *chosen)):
+        tell(done, total, "planning", format_size(limit))
+        if sliced is not None and limit in below:
+            points += [_in_slabs(sliced, limit), Point(method=theirs, limit_bytes=limit)]
+        else:
+            points += _under(request, limit, theirs)
     points += [*_everything(request), unedited]
-    if progress:
-        progress(len(chosen), len(chosen), "planning")
+    tell(total, total, "planning", "")
     return Sweep(
         points=tuple(points),
         floor_bytes=floor_bytes,
@@ -127,12 +131,15 @@ def between(floor_bytes: int, fit_bytes: int, count: int) -> list[int]:
     return sorted({-int(-step // _MIB) * _MIB for step in steps})
 
 
-def _in_slabs(sliced: Sliced, slab_floor_bytes: int, floor_bytes: int, count: int) -> Iterator[Point]:
-    """Points at `count` limits from the floor in slabs to that of the whole step, which is left out (SWEEP-4)."""
-    for limit in between(min(slab_floor_bytes, floor_bytes), floor_bytes, count)[:-1]:
-        request, plan, prediction = sliced(limit)
-        point = _point(LMS, limit, plan if prediction.limit_bytes <= limit else None, request)
-        yield replace(point, slabs=choice.text(prediction.slabs))
+def _untold(done: int, total: int, what: str, note: str) -> None:
+    return None
+
+
+def _in_slabs(sliced: Sliced, limit_bytes: int) -> Point:
+    """The hybrid planner under a limit below the floor of the whole step (SWEEP-4)."""
+    request, plan, prediction = sliced(limit_bytes)
+    point = _point(LMS, limit_bytes, plan if prediction.limit_bytes <= limit_bytes else None, request)
+    return replace(point, slabs=choice.text(prediction.slabs))
 
 
 def _name(parameters: Parameters | None) -> str:

@@ -126,7 +126,7 @@ def plan_step(
         engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
         effort_seconds=effort_seconds,
     )  # fmt: skip
-    with say_if_long(step, asked.limit_bytes):
+    with say_if_long(step, asked.limit_bytes, ", to predict what it needs"):
         chosen = _answered(ask, asked, at_floor=at_floor)
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)

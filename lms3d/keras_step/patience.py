@@ -14,11 +14,9 @@ SILENT_SECONDS = 20.0
 
 
 @contextmanager
-def say_if_long(step: str, limit_bytes: int) -> Iterator[None]:
-    """Prints a line if the block takes longer than `SILENT_SECONDS`. One rank prints it for all of them."""
-    line = (
-        f"lms: planning the {step} step for {format_size(limit_bytes)}; this happens once for each shape of its batches"
-    )
+def say_if_long(step: str, limit_bytes: int, note: str) -> Iterator[None]:
+    """Prints a line, with this note, if the block takes longer than `SILENT_SECONDS`. One rank prints it for all of them."""
+    line = f"lms: planning the {step} step for {format_size(limit_bytes)}{note}"
     timer = threading.Timer(SILENT_SECONDS, console.say, [line])
     timer.daemon = True
     timer.start()

@@ -179,7 +179,7 @@ class StepRunner:
         self._warn_of_unknown_sizes(step)
         function = trace_step(model, step.kind, step.spec)
         try:
-            with say_if_long(step.kind, budget):
+            with say_if_long(step.kind, budget, "; this happens once for each shape of its batches"):
                 prepared = self.engine.prepare(
                     function,
                     step.kind,

@@ -194,27 +194,46 @@ def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd
 
 
 def to_markdown(summary: pd.DataFrame, note: str = "") -> str:
-    """A summary as a Markdown table, without the columns that were not measured, and with ceilings in brackets. note: a line about
-    the rules, to stand below."""
-    others = {name: COLUMNS[name] for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table}
-    others = {name: column for name, column in others.items() if summary[f"mean_{name}"].notna().any()}
-    has_ceiling = {name for name in (HEADLINE, *others) if _has_value(summary, f"mean_{CEILING}{name}")}
-    head = [*GROUP, "cases", "both empty", "mean ± std", "95 %", "median (quartiles)", "empty left out"]
-    head += ["ceiling"] if HEADLINE in has_ceiling else []
-    head += [column.title + (" (ceiling)" if name in has_ceiling else "") for name, column in others.items()]
+    """A summary as Markdown: a table of Dice, then the means of all other columns that were measured, in as many tables as a
+    terminal needs. Ceilings are in brackets. note: a line about the rules, to stand below."""
+    found = summary.to_dict("records")
+    keys = [[row[key] for key in GROUP] for row in found]
+    others = [name for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table]
+    means = {name: _means(summary, name) for name in others if summary[f"mean_{name}"].notna().any()}
+    head, rows = _dice_table(summary)
+    parts = [tables.markdown([*GROUP, *head], [[*key, *row] for key, row in zip(keys, rows, strict=True)])]
+    heads = [COLUMNS[name].title + (" (ceiling)" if _has_ceiling(summary, name) else "") for name in means]
+    parts += tables.side_by_side(GROUP, keys, dict(zip(heads, means.values(), strict=True)))
+    return "\n".join(parts) + (f"\n{note}\n" if note else "")
+
+
+def _dice_table(summary: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """The heads and the cells of the table of Dice, without the columns that name the row."""
+    head = ["cases", "both empty", "Dice, mean ± std", "95 %", "median (quartiles)", "empty left out"]
+    ceiling = [f"mean_{CEILING}{HEADLINE}"] if _has_ceiling(summary, HEADLINE) else []
     rows = []
     for row in summary.to_dict("records"):
         quartiles = f"{_figure(row['median'])} ({_figure(row['lower_quartile'])}-{_figure(row['upper_quartile'])})"
-        ceiling = {name: row[f"mean_{CEILING}{name}"] for name in has_ceiling}
-        means = [_figure(row[f"mean_{name}"], column.decimals) for name, column in others.items()]
-        best = [_figure(ceiling.get(name, np.nan), column.decimals) for name, column in others.items()]
         rows.append([
-            *(row[key] for key in GROUP), str(row["cases"]), _figure(row["both_empty"], 0),
-            f"{_figure(row['mean'])} ± {_figure(row['std'])}", f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,
-            _figure(row["mean_empty_left_out"]), *(_figure(value) for name, value in ceiling.items() if name == HEADLINE),
-            *(f"{mean} ({top})" if mean and top else mean for mean, top in zip(means, best, strict=True)),
+            str(row["cases"]), _figure(row["both_empty"], 0), f"{_figure(row['mean'])} ± {_figure(row['std'])}",
+            f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,
+            *(_figure(row[name]) for name in ("mean_empty_left_out", *ceiling)),
         ])  # fmt: skip
-    return tables.markdown(head, rows) + (f"\n{note}\n" if note else "")
+    return [*head, *(["ceiling"] if ceiling else [])], rows
+
+
+def _means(summary: pd.DataFrame, name: str) -> list[str]:
+    """The means of a column, with their ceilings in brackets."""
+    decimals = COLUMNS[name].decimals
+    means = [_figure(value, decimals) for value in summary[f"mean_{name}"]]
+    if not _has_ceiling(summary, name):
+        return means
+    ceilings = [_figure(value, decimals) for value in summary[f"mean_{CEILING}{name}"]]
+    return [f"{mean} ({top})" if mean and top else mean for mean, top in zip(means, ceilings, strict=True)]
+
+
+def _has_ceiling(summary: pd.DataFrame, name: str) -> bool:
+    return _has_value(summary, f"mean_{CEILING}{name}")
 
 
 def _has_value(table: pd.DataFrame, name: str) -> bool:

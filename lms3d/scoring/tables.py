@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +11,9 @@ import pandas as pd
 
 from lms3d.files import replacing
 from lms3d.scoring.auroc import Scores
+
+WIDTH = 118
+"""The characters of a line on most terminals, almost."""
 
 SOURCES = ("CheXNet paper", "Dell")
 """arXiv:1711.05225, table 2, and the CheXNet scaling study's DenseNet-121; both on ChestX-ray14."""
@@ -55,6 +58,31 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: str
     """A table of texts as Markdown. figures: the rule below every column but the first; "---:" aligns them to the right."""
     lines = [head, ["---", *[figures] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def side_by_side(
+    names: Sequence[str], keys: Sequence[Sequence[str]], columns: Mapping[str, Sequence[str]], *, width: int = WIDTH
+) -> list[str]:
+    """These columns of texts as Markdown tables of at most `width` characters, unless a single column is wider.
+
+    names, keys: the columns that name a row, by name and row by row; each table begins with them.
+    """
+    taken = sum(3 + max(map(len, cells)) for cells in zip(names, *keys, strict=True)) + 1
+    parts: list[list[str]] = []
+    used = taken
+    for head, cells in columns.items():
+        wide = 3 + max(map(len, (head, *cells)))
+        if not parts or used + wide > width:
+            parts.append([])
+            used = taken
+        parts[-1].append(head)
+        used += wide
+    return [markdown([*names, *part], _rows(keys, [columns[head] for head in part])) for part in parts]
+
+
+def _rows(keys: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows that hold anything besides their key."""
+    return [[*key, *cells] for key, *cells in zip(keys, *columns, strict=True) if any(cells)]
 
 
 def auroc_table(scores: Scores) -> pd.DataFrame:

@@ -53,7 +53,10 @@ def _parts(session: Session, lock: RunLock) -> Iterator[Session]:
     InputError if another training has the folder of a stage.
     """
     if session.resuming:  # the run itself has begun, so its stages are done
-        yield session
+        if _done(session) and (session.run_dir / "lms_report.md").exists():
+            console.say(_nothing_left(session))
+        else:
+            yield session
         return
     part, options = session, session.options
     for resolution, epochs in _planned(session):
@@ -110,8 +113,21 @@ def _done(stage: Session) -> bool:
     found = run_state.read(stage.run_dir) if stage.resuming else None
     if found is None or not summary.drawn(stage.run_dir):
         return False
-    state = found[0].state
-    return state.stopped_early or (stage.options.epochs is not None and state.position.epoch >= stage.options.epochs)
+    state, epochs = found[0].state, stage.options.epochs or needs.DEFAULT_EPOCHS
+    return state.stopped_early or state.position.epoch >= epochs
+
+
+def _nothing_left(session: Session) -> str:
+    """What a user reads who resumes a run that has ended: why it ended, and what to type now."""
+    found = run_state.read(session.run_dir)
+    assert found is not None
+    state, run = found[0].state, session.run_dir
+    epochs = session.options.epochs or needs.DEFAULT_EPOCHS
+    early = f"ended after epoch {state.position.epoch}, without a better validation loss for long"
+    ended, more = (early, "") if state.stopped_early else (
+        f"epoch {epochs} of {epochs} is done", ", or train longer with --resume --epochs N"
+    )  # fmt: skip
+    return f"{run}: nothing is left to train: {ended}; next: python -m lms3d.predict {run}{more}"
 
 
 def _planned(session: Session) -> Sequence[tuple[int, int | None]]:

@@ -329,7 +329,8 @@ def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats,
     assert cube["ceiling_dice"] == cube["dice"]  # a perfect cube of 16, enlarged
     assert cube["ceiling_hd95_area_mm"] == ""  # voxels of a cube are no millimetres
     told = (tmp_path / "out/summary.md").read_text()
-    assert "| ceiling | sensitivity (ceiling) |" in told
+    assert "| ceiling |" in told
+    assert "| sensitivity (ceiling) |" in told
     (metric,) = [
         row for row in rows(tmp_path / "out/metrics.csv")
         if tuple(row.values())[:5] == ("16", "native", "WT", "hd95_area_mm", "rules")

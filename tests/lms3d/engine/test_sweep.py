@@ -150,7 +150,8 @@ def test_ends_that_are_known_are_not_looked_for(monkeypatch):
     assert [p.limit_bytes // MIB for p in found.of(LMS)] == [8, 24, 40]
     assert [p.fits for p in found.of(LMS)] == [False, True, True]  # nothing fits in 8 MiB
     assert not any(asked)
-    assert calls == [(i, 3, "planning") for i in range(4)]
+    notes = ("8.00 MiB", "24.0 MiB", "40.0 MiB", "")
+    assert calls == [(i, 3, "planning", note) for i, note in enumerate(notes)]
 
 
 @pytest.mark.parametrize(("floor", "fit", "count", "limits"), [

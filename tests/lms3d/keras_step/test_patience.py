@@ -20,6 +20,6 @@ def test_long_planning_is_told(monkeypatch, capsys, seconds, told):
 def test_of_several_ranks_one_talks(monkeypatch, capsys):
     monkeypatch.setattr(patience, "SILENT_SECONDS", 0.0)
     monkeypatch.setattr(console.OUT, "quiet", True)
-    with patience.say_if_long("train", 1 << 30):
+    with patience.say_if_long("train", 1 << 30, ""):
         time.sleep(0.1)
     assert not capsys.readouterr().out

@@ -31,6 +31,17 @@ def test_a_stage_that_was_killed_before_its_figures_is_not_done(stage):
     assert not stages._done(stage)
 
 
+@pytest.mark.parametrize(("epochs", "left"), [(2, 0), (3, 1)])
+def test_a_run_that_has_ended_is_not_planned_again(stage, monkeypatch, capsys, epochs, left):
+    options = BratsConfig(epochs=epochs)
+    given = session.Session(options=options, run_dir=stage.run_dir, resuming=True, profile=None, arguments=())
+    assert len(list(stages._parts(given, None))) == 1  # neither figures nor a report
+    draw(stage.run_dir)
+    (stage.run_dir / "lms_report.md").touch()
+    assert len(list(stages._parts(given, None))) == left
+    assert ("nothing is left to train: epoch 2 of 2 is done" in capsys.readouterr().out) == (left == 0)
+
+
 def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
     """Those of a file would else take the place of what each stage has learnt."""
     monkeypatch.setattr(stages.run_folder, "claim", lambda *_: None)
