@@ -53,7 +53,12 @@ def is_loss(error: BaseException | None) -> bool:
         classes = {kind.__name__ for kind in type(error).__mro__}
         if "HorovodInternalError" in classes:
             return True
-        if classes & {"OpError", "RuntimeError"} and any(words in str(error) for words in _MESSAGES_OF_A_LOSS):
+        is_own = "ResourceExhaustedError" in classes  # a rank that lacks memory during an exchange aborts it
+        if (
+            not is_own
+            and classes & {"OpError", "RuntimeError"}
+            and any(words in str(error) for words in _MESSAGES_OF_A_LOSS)
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False

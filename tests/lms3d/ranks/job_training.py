@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from lms3d import errors
@@ -30,16 +31,18 @@ def main() -> None:
             check(world)
 
 
-def equivalence(world: World) -> None:
+def equivalence(world: World, names: Sequence[str] = ("adam", "sgd", "averaged")) -> None:
     """Five steps, dropout off: two ranks with a batch of one, and one rank with a batch of two."""
     import keras
     import ranks
 
-    for name, make in {
+    optimizers = {
         "adam": lambda: keras.optimizers.Adam(1e-2),
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=2),
-    }.items():
+    }
+    for name in names:
+        make = optimizers[name]
         model = ranks.make_model(world, optimizer=make())
         history = ranks.train(world, model, ranks.FOLDER / name, steps_per_epoch=5, epochs=1)
         ranks.note(world, **{name: ranks.values(model), f"{name}_rows": ranks.without_seconds(history.rows)})
@@ -131,7 +134,7 @@ def lms(world: World) -> None:
         ranks.note(world, **{f"lms_{name}": found})
 
 
-def interrupts(world: World) -> None:
+def interrupts(world: World, names: Sequence[str] = ("mid_epoch", "last_step", "validation")) -> None:
     """Ctrl-C on rank 1 alone stops both ranks. The resumed run ends with the bits of an uninterrupted one."""
     import ranks
 
@@ -148,7 +151,8 @@ def interrupts(world: World) -> None:
     history = ranks.train(world, model, ranks.FOLDER / "undisturbed", **options)
     ranks.note(world, undisturbed=outcome(model, history))
     places = {"mid_epoch": (1, 1, "train"), "last_step": (1, 3, "train"), "validation": (0, 1, "test")}
-    for name, (epoch, step, hook) in places.items():
+    for name in names:
+        epoch, step, hook = places[name]
         folder, stopped = ranks.FOLDER / name, ""
         try:
             ranks.train(world, fresh(), folder, ranks.CtrlC(world, 1, epoch, step, hook), **options)
