@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import psutil
+
 from lms3d import cli, errors
 from lms3d.errors import InputError
 from lms3d.ranks import meeting
@@ -26,8 +28,8 @@ Ctrl-C (SIGINT) and SIGTERM are passed on to the ranks, which save and stop.
 exit codes: 0 if all ranks return 0; else that of the rank that failed first"""
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS = 60.0
-"""How long the other ranks may go on after one has failed: they notice by themselves, and rank 0 may be saving."""
+GRACE_SECONDS = 35.0
+"""How long the other ranks may go on after one has failed: they notice within 30 s by themselves, and rank 0 may be saving."""
 KILL_SECONDS = 10.0
 _LAUNCHER_ENDS = 1  # PR_SET_PDEATHSIG of prctl
 
@@ -78,16 +80,27 @@ def _end_with_the_launcher() -> None:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all have ended, after a failure for `GRACE_SECONDS`. Returns the first exit code that is not 0, else 0."""
+    """Waits until all have ended, after a failure for `GRACE_SECONDS`, and not for a rank that is stopped. Returns the first exit code
+    that is not 0, else 0."""
     code, until = 0, float("inf")
     while running := [process for process in processes if process.poll() is None]:
         if not code and (failed := [p.returncode for p in processes if p.returncode]):
             code, until = failed[0], time.monotonic() + GRACE_SECONDS
+        if code:
+            _kill_stopped(running)
         if time.monotonic() > until:
             _end(running)
         time.sleep(POLL_SECONDS)
     code = code or next((p.returncode for p in processes if p.returncode), 0)
     return code if code >= 0 else 128 - code
+
+
+def _kill_stopped(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kills what SIGSTOP has stopped: the job is lost because of it, and it hears nothing else."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+                process.kill()
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -60,6 +60,11 @@ def test_the_others_are_ended_when_a_rank_has_failed_and_their_time_is_over(monk
     assert launch.main(["-np", "2", "bash", "-c", '[ "$LMS3D_RANK" = 0 ] && exit 2; exec sleep 1000']) == 2
 
 
+def test_a_stopped_rank_is_not_waited_for_when_another_has_failed(monkeypatch):
+    monkeypatch.setattr(launch, "GRACE_SECONDS", float("inf"))
+    assert launch.main(["-np", "2", "bash", "-c", '[ "$LMS3D_RANK" = 0 ] && exit 2; kill -STOP $$']) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
