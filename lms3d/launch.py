@@ -80,8 +80,8 @@ def _end_with_the_launcher() -> None:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all have ended, after a failure for `GRACE_SECONDS`, and not for a rank that is stopped. Returns the first exit code
-    that is not 0, else 0."""
+    """Waits until all have ended; after a failure for `GRACE_SECONDS`, and not for a rank that is stopped. Returns the first exit
+    code that is not 0, else 0."""
     code, until = 0, float("inf")
     while running := [process for process in processes if process.poll() is None]:
         if not code and (failed := [p.returncode for p in processes if p.returncode]):

@@ -1,4 +1,5 @@
-"""Arguments: FOLDER [BACKEND]. Each rank reports the launcher that it sees, its place, the GPU that it would take of four, and the cores that it may use."""
+"""Each rank reports the launcher that it sees, its place, the GPU that it would take of four, and the cores that it may use.
+Arguments: FOLDER [BACKEND]."""
 
 from __future__ import annotations
 
