@@ -51,17 +51,18 @@ def run(ranks: int, command: Sequence[str]) -> int:
     store = StoreServer()
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        with _passed_on(processes):
+        with _noted_signals() as signals:
             for rank in range(ranks):
                 processes.append(_started(command, rank, ranks, store.place))
-            return _wait(processes)
+            store.serve()  # now: a process that has threads should not fork
+            return _wait(processes, signals)
     finally:
         _end(processes)
         store.close()
 
 
 def _started(command: Sequence[str], rank: int, ranks: int, place: str) -> subprocess.Popen[bytes]:
-    """The process of one rank, in a session of its own: signals reach it once, by `_passed_on`."""
+    """The process of one rank, in a session of its own: signals reach it once, by `_wait`."""
     variables = {meeting.RANK: str(rank), meeting.SIZE: str(ranks), meeting.STORE: place}
     try:
         return subprocess.Popen(
@@ -79,11 +80,18 @@ def _end_with_the_launcher() -> None:
     _libc.prctl(_LAUNCHER_ENDS, signal.SIGTERM)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all have ended; after a failure for `GRACE_SECONDS`, and not for a rank that is stopped. Returns the first exit
-    code that is not 0, else 0."""
+def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:
+    """Waits until all have ended, and passes on each of the `signals` that arrive meanwhile.
+
+    After a failure it waits for `GRACE_SECONDS`, and not for a rank that is stopped. Returns the first exit code that is not 0,
+    else 0.
+    """
     code, until = 0, float("inf")
     while running := [process for process in processes if process.poll() is None]:
+        while signals:
+            number = signals.pop(0)
+            for process in running:
+                process.send_signal(number)
         if not code and (failed := [p.returncode for p in processes if p.returncode]):
             code, until = failed[0], time.monotonic() + GRACE_SECONDS
         if code:
@@ -118,17 +126,13 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Within the block, SIGINT and SIGTERM are passed on to the ranks, and the launcher goes on waiting for them."""
-
-    def pass_on(number: int, _: object) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+def _noted_signals() -> Iterator[list[int]]:
+    """A list to which SIGINT and SIGTERM are added within the block. They do nothing else: not all ranks may have started yet."""
+    signals: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda received, _: signals.append(received)) for number in numbers}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -16,22 +16,27 @@ _HERE = "127.0.0.1"
 
 
 class StoreServer:
-    """A store that answers until it is closed."""
+    """A store that answers from `serve` to `close`. Who asks earlier waits for the answer."""
 
     def __init__(self) -> None:
         self._scope, self._values = secrets.token_hex(16), dict[str, bytes]()
         self._server = ThreadingHTTPServer((_HERE, 0), self._handler())
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True, name="store").start()
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="store")
 
     @property
     def place(self) -> str:
         """Where it is: address:port/scope."""
         return f"{_HERE}:{self._server.server_address[1]}/{self._scope}"
 
+    def serve(self) -> None:
+        """Answers, in a thread."""
+        self._thread.start()
+
     def close(self) -> None:
         """Answers no more."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            self._server.shutdown()
         self._server.server_close()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

@@ -109,6 +109,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path):
 
 def test_the_store_answers_to_nobody_but_the_ranks():
     server = StoreServer()
+    server.serve()
     try:
         address, scope = server.place.split("/")
         host, port = address.split(":")
