@@ -83,7 +83,6 @@ def main() -> None:
         pieces(world)
         job_training.equivalence(world, ("adam",))
         job_training.lms(world)
-        job_training.interrupts(world, ("mid_epoch",))
         world.from_chief(lambda: job_world.fail(InputError("no such folder")))
 
 

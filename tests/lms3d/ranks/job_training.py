@@ -134,7 +134,7 @@ def lms(world: World) -> None:
         ranks.note(world, **{f"lms_{name}": found})
 
 
-def interrupts(world: World, names: Sequence[str] = ("mid_epoch", "last_step", "validation")) -> None:
+def interrupts(world: World) -> None:
     """Ctrl-C on rank 1 alone stops both ranks. The resumed run ends with the bits of an uninterrupted one."""
     import ranks
 
@@ -151,8 +151,7 @@ def interrupts(world: World, names: Sequence[str] = ("mid_epoch", "last_step", "
     history = ranks.train(world, model, ranks.FOLDER / "undisturbed", **options)
     ranks.note(world, undisturbed=outcome(model, history))
     places = {"mid_epoch": (1, 1, "train"), "last_step": (1, 3, "train"), "validation": (0, 1, "test")}
-    for name in names:
-        epoch, step, hook = places[name]
+    for name, (epoch, step, hook) in places.items():
         folder, stopped = ranks.FOLDER / name, ""
         try:
             ranks.train(world, fresh(), folder, ranks.CtrlC(world, 1, epoch, step, hook), **options)

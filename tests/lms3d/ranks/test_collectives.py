@@ -67,13 +67,6 @@ def test_swapping_changes_no_bit(found, name):
         assert rank[name]["rows"] == rank["lms_none"]["rows"]
 
 
-def test_ctrl_c_on_one_rank_stops_all_and_no_bit_is_lost(found):
-    for rank in found:
-        assert rank["mid_epoch"]["stopped"] == "interrupted in epoch 2 after step 2 True"
-        assert rank["mid_epoch"]["values"] == rank["undisturbed"]["values"]
-        assert rank["mid_epoch"]["rows"] == rank["undisturbed"]["rows"]
-
-
 def test_an_error_of_all_ranks_is_told_once_and_its_code_returned(job):
     assert job.code == 2
     assert job.output.count("lms3d: error: no such folder") == 1

@@ -9,8 +9,7 @@ from tests.lms3d.ranks import launchers
 NAMES = {"horovodrun": "horovodrun", "mpirun": "Open MPI's mpirun", "srun": "srun"}
 
 
-JOBS = [(launcher, "auto") for launcher in NAMES]
-JOBS += [pytest.param((launcher, "tensorflow"), marks=pytest.mark.slow) for launcher in ("horovodrun", "mpirun")]
+JOBS = [*((launcher, "auto") for launcher in NAMES), pytest.param(("mpirun", "tensorflow"), marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=JOBS)
