@@ -7,7 +7,7 @@ set -euo pipefail
 
 # shellcheck source=deploy/ranks.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/ranks.sh"
-rank=${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}}}
+rank=${LMS3D_RANK:-${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}}}}
 
 mkdir -p -- "$(dirname -- "$LMS3D_RANKS")"
 mkdir -m 700 -- "$LMS3D_RANKS" 2>/dev/null || private # it exists already, made by the batch script, another rank or another user

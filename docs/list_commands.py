@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "commands.md"
 _IN_FULL = ("lms3d", "data")
 _ROOMS = (*_IN_FULL, "experiments", "deploy")
-_FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor")
+_FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor", "launch")
 _HEAD = """# Commands
 
 Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each, `--version` which lms3d it is.

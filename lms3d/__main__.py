@@ -19,6 +19,7 @@ COMMANDS = {
     "package": ("lms3d.package", "make one file of a trained network"),
     "plan": ("lms3d.plan", "say what LMS would do, without training"),
     "doctor": ("lms3d.doctor", "say what this machine offers"),
+    "launch": ("lms3d.launch", "start a command as several ranks on this machine"),
     "completion": ("lms3d.completion", "print a shell script that completes commands and options"),
 }
 """Command -> (its module, what it does)."""

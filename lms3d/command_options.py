@@ -11,6 +11,7 @@ from lms3d.cli import PRECISIONS
 from lms3d.config import Option, flag
 from lms3d.engine.tiers import tier_choices
 from lms3d.errors import InputError
+from lms3d.ranks import job
 from lms3d.tasks import DEFAULT_TASK, TASKS
 from lms3d.units import parse_size
 
@@ -166,7 +167,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --elastic, --anonymous and --dry-run."""
+    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --ranks, --elastic, --anonymous and --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
     of_file = "TOML file with options, such as the run.toml of another run; options of the command line win"
@@ -188,6 +189,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "record the bits of each step in FOLDER; a later job compares its own and keeps the first step that differs"
     )
     add("--record-bits", type=cli.checked(cli.place, "path"), metavar="FOLDER", help=record)
+    backend = (
+        "what links the ranks: horovod, tensorflow (its own collectives, on one machine), or auto: horovod if it is installed, "
+        "unless python -m lms3d.launch started the ranks (default: auto)"
+    )
+    add("--ranks", choices=job.BACKENDS, help=backend)
     elastic = "continue with fewer or more ranks if some are lost or join (needs horovodrun --min-np)"
     add("--elastic", action="store_true", help=elastic)
     cli.add_anonymous_option(group)
@@ -212,7 +218,10 @@ def require_a_plan(given: Mapping[str, Any]) -> None:
 
 
 def require_a_fixed_world(given: Mapping[str, Any]) -> None:
-    """InputError for --record-bits, which needs a job that takes steps and can be repeated, beside --elastic or --dry-run."""
+    """InputError for --record-bits, which needs a job that takes steps and can be repeated, beside --elastic or --dry-run; and for
+    --ranks tensorflow beside --elastic."""
+    if given.get("elastic") and given.get("ranks") == "tensorflow":
+        raise InputError("--ranks tensorflow: only Horovod replaces ranks (--elastic); leave one of them out")
     if given.get("elastic") and "record_bits" in given:
         raise InputError(
             "--record-bits: a job that changes its ranks (--elastic) has no bits of its own; leave one of them out"

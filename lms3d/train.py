@@ -65,6 +65,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     dry_run, resume, elastically = (given.pop(name, False) for name in ("dry_run", "resume", "elastic"))
     profile, output = given.pop("profile", None), given.pop("output", None)
     average, record_bits = given.pop("stats_average", None), given.pop("record_bits", None)
+    backend = given.pop("ranks", "auto")
     if dry_run:
         options = run_folder.planned(given, output, resume, tasks)
         session.dry_run(options, task_of(options))
@@ -87,7 +88,7 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
         if elastically:
             elastic.run(train_once)
         else:
-            with job.joined() as world:
+            with job.joined(backend) as world:
                 train_once(world)
 
 

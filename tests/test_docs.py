@@ -32,7 +32,8 @@ def options(command: str) -> set[str]:
     if not hasattr(module, "_parser"):
         return set()
     parser: argparse.ArgumentParser = module._parser()
-    return {option for action in parser._actions for option in action.option_strings} - {"-h", "--help", "--version"}
+    found = {option for action in parser._actions for option in action.option_strings}
+    return {option for option in found if option.startswith("--")} - {"--help", "--version"}
 
 
 def code(text: str) -> list[str]:
@@ -42,10 +43,11 @@ def code(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each call `python -m MODULE ...` of this project's modules, without comments."""
+    """The words of each call `python -m MODULE ...` of this project's modules, without comments. A call may start another."""
     lines = "\n".join(code(text)).replace("\\\n", " ").splitlines()
-    found = [re.search(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs|tests)\..*)", line) for line in lines]
-    return [shlex.split(match[1].split("&&")[0], comments=True) for match in found if match]
+    call = re.compile(rf"\bpython3? -m ((?:{'|'.join(ROOMS)}|docs|tests)\..*?)(?=\bpython3? -m |$)")
+    found = [words for line in lines for words in call.findall(line)]
+    return [shlex.split(words.split("&&")[0], comments=True) for words in found]
 
 
 def missing(document: str, text: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lms3d.device.machine import Binding, Launchers, core_list
 from lms3d.units import format_size
 
+NOT_INSTALLED = "not installed"
 _GIB = 2**30
 _MEMORY_KINDS = ("tmpfs", "ramfs")
 _NETWORK_KINDS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse.sshfs", "glusterfs", "9p")
@@ -34,25 +35,32 @@ class Finding:
 
 
 def features(built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, library: str = "") -> dict[str, Finding]:
-    """Findings about Horovod's features, and about the launchers of MPI ranks.
+    """Findings about TensorFlow's collectives, about Horovod's features, and about the launchers of MPI ranks.
 
     built: feature -> whether the installed Horovod has it; or a text that says why this is unknown. library: the MPI that Horovod
     is linked with.
     """
+    findings = {"TensorFlow's collectives": Finding("python -m lms3d.launch -np N python -m lms3d.train ...")}
     if isinstance(built, str):
-        return {
-            "Horovod": Finding(
-                built,
-                "training on several devices needs it; make horovod, or python -m lms3d.deploy.horovod.build",
-            )
-        }
-    findings = {"Gloo": Finding("built; horovodrun --gloo -np N python -m lms3d.train ...")}
+        return findings | {"Horovod": _no_horovod(built)}
+    findings["Gloo"] = Finding("built; horovodrun --gloo -np N python -m lms3d.train ...")
     if not built["gloo"]:
         findings["Gloo"] = Finding("not built", "ranks can only meet through MPI; make horovod builds it in")
     findings["MPI"] = _mpi(built["mpi"], launchers, library)
     if launchers.srun is not None:
         findings["srun"] = _srun(built["mpi"], launchers.srun)
     return {**findings, "NCCL": _nccl(built["nccl"], gpus)}
+
+
+def _no_horovod(why: str) -> Finding:
+    if why == NOT_INSTALLED:
+        return Finding(
+            "not installed; only ranks on several machines, and --elastic, need it (make horovod, or python -m lms3d.deploy.horovod.build)"
+        )
+    return Finding(
+        why,
+        "build it for this TensorFlow (make horovod, or python -m lms3d.deploy.horovod.build), or give --ranks tensorflow",
+    )
 
 
 def _mpi(built: bool, launchers: Launchers, library: str) -> Finding:

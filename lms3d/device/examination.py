@@ -42,7 +42,7 @@ def cudnn_workspace(card: str) -> dict[str, Finding]:
 
 
 def ranks(binding: machine.Binding, gpus: int) -> dict[str, Finding]:
-    """The needs of training on several devices: Horovod, and the cores and NUMA nodes of the processes of a machine."""
+    """The needs of training on several devices: what links ranks, and the cores and NUMA nodes of the processes of a machine."""
     shared = Path("/dev/shm")
     return {
         **checks.features(horovod_features(), gpus, machine.launchers(), mpi_library()),
@@ -66,7 +66,7 @@ def swap_disk(folder: Path) -> dict[str, Finding]:
 def horovod_features() -> Mapping[str, bool] | str:
     """Feature -> whether the installed Horovod was built with it; or one line that says why this is unknown."""
     if horovod_version() is None:
-        return "not installed"
+        return checks.NOT_INSTALLED
     try:
         with console.quiet_native_log():
             import horovod.tensorflow as hvd

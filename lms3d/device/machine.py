@@ -23,6 +23,7 @@ from lms3d.errors import StorageError
 
 CHUNK_BYTES = 16 * 2**20
 _LOCAL_SIZE = {  # environment variable with the number of processes on this machine -> launcher
+    "LMS3D_SIZE": "lms3d.launch",  # on one machine
     "HOROVOD_LOCAL_SIZE": "horovodrun",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "Open MPI's mpirun",
     "MPI_LOCALNRANKS": "MPICH's mpirun",

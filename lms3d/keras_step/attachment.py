@@ -70,7 +70,9 @@ def require_graph_step(model: keras.Model, kind: str) -> None:
     """InputError if no rewritten graph can replace the model's step and do the same."""
     strategy = type(model.distribute_strategy).__name__
     if strategy != "_DefaultDistributionStrategy":
-        raise InputError(f"LMS does not work inside {strategy}; run one process per device instead (Horovod)")
+        raise InputError(
+            f"LMS does not work inside {strategy}; run one process per device instead (python -m lms3d.launch)"
+        )
     if model.run_eagerly:
         raise InputError("LMS rewrites graphs, but the model was compiled with run_eagerly=True; compile it without")
     make = f"make_{kind}_function"

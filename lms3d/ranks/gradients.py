@@ -3,9 +3,9 @@
     before   gradients ------------------------------------> apply
     after    gradients -> count -> (cast) -> average -> (cast) -> apply
 
-One op averages all gradients. So each rank's planner may order its step freely: two ranks can never wait for each other in two
-different ops. To overlap the exchange with the backward pass would gain little: isensee2017 has 33 MB of gradients, which take
-3 ms at 100 Gb/s in a step of seconds.
+One op averages all gradients, or several in a chain (`link.Link.average`). So each rank's planner may order its step freely: two
+ranks can never wait for each other in two different ops. To overlap the exchange with the backward pass would gain little:
+isensee2017 has 33 MB of gradients, which take 3 ms at 100 Gb/s in a step of seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from lms3d.ranks.horovod import Horovod
+    from lms3d.ranks.link import Link
 
 COMPRESSIONS = ("none", "fp16")
 
@@ -64,7 +64,7 @@ class Averaging:
     count: the number of times that they began to run. It lies on the host, and is not part of the state of a run.
     """
 
-    def __init__(self, link: Horovod, compression: str) -> None:
+    def __init__(self, link: Link, compression: str) -> None:
         import tensorflow as tf
 
         self._link, self._compression = link, compression
@@ -86,7 +86,7 @@ class Averaging:
         return [None if g is None else next(means) for g in dense]
 
     def _by_type(self, tensors: Sequence[tf.Tensor], before: Any) -> list[tf.Tensor]:
-        """The means, by one op for each type, one op after another. Most models have only one type."""
+        """The means, one type after another. Most models have only one type."""
         import tensorflow as tf
 
         means: dict[int, tf.Tensor] = {}

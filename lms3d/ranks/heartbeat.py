@@ -1,7 +1,7 @@
 """Ends this process when another rank is gone. It notices at once that a rank has died, and within `SILENT_SECONDS` that a rank is
 stopped.
 
-Horovod reports a loss only at the next reduction, and the step before that may take minutes. So a thread of each rank keeps a TCP
+A loss shows only at the next exchange, and the step before that may take minutes. So a thread of each rank keeps a TCP
 connection to rank 0. Both ends send a line over it each second:
 
     beat N                  all is well; this rank has begun N exchanges with the others (see `lateness`)

@@ -5,51 +5,85 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 
 from lms3d import collector, errors, keras_backend
 from lms3d.console import quiet_native_log
 from lms3d.errors import InputError
-from lms3d.ranks import lost_rank
+from lms3d.ranks import lost_rank, meeting
+from lms3d.ranks.link import Link
 from lms3d.ranks.world import World
 
 FUSION_BYTES = 32 << 20
 """The size of the buffer that Horovod packs gradients into. Horovod's default, 128 MiB, would take too much of the device's memory
 limit."""
 
+BACKENDS = ("auto", "horovod", "tensorflow")
+"""What carries gradients between ranks. auto: Horovod if it is installed, unless `lms3d.launch` started the ranks."""
+
 # Variables in which launchers put the number of ranks. A batch script of Slurm has SLURM_NTASKS, too, so that is not among them;
 # only srun sets the last one.
-_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_SIZES = (meeting.SIZE, "HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-def join() -> World:
-    """The world that the launcher made, or a world of one. InputError if several ranks were started but cannot communicate."""
+def join(backend: str = "auto") -> World:
+    """The world that the launcher made, or a world of one. backend: one of `BACKENDS`.
+
+    InputError if several ranks were started but cannot communicate.
+    """
     started = max(int(os.environ.get(name, "1") or 1) for name in _SIZES)
     elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
     if started == 1 and not elastic:
         return World()
+    keras_backend.use_tensorflow()
+    link = _by_horovod(started) if elastic or _uses_horovod(backend) else _by_tensorflow()
+    world = World(**link.place(), link=link)
+    if world.size < started and not elastic:  # in an elastic job the variables describe the first world
+        link.close()
+        raise InputError(f"{started} ranks were started, but this one sees {world.size}: {_why_alone(link)}")
+    return world
+
+
+def _uses_horovod(backend: str) -> bool:
+    """Whether Horovod links the ranks. InputError if it is asked for, and the launcher is one that it does not know."""
+    if backend == "horovod" and meeting.STORE in os.environ:
+        raise InputError(
+            "--ranks horovod: Horovod does not know python -m lms3d.launch; start with horovodrun, mpirun or srun, or leave "
+            "--ranks out"
+        )
+    if backend == "auto":
+        return meeting.STORE not in os.environ and find_spec("horovod") is not None
+    return backend == "horovod"
+
+
+def _by_horovod(started: int) -> Link:
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
     lost_rank.bound_waits()
-    keras_backend.use_tensorflow()
     try:
         with quiet_native_log(), collector.kept_from_imports():
             from lms3d.ranks import horovod
     except Exception as error:  # a library that was built for another TensorFlow may raise anything
         raise InputError(
             f"{started} ranks were started, but Horovod cannot be used here ({_first_line(error)}); install it with "
-            "make horovod, or start one process without a launcher"
+            "make horovod, give --ranks tensorflow, or start one process without a launcher"
         ) from None
-    link = horovod.Horovod()
-    world = World(**link.place(), link=link)
-    if world.size < started and not elastic:  # in an elastic job the variables describe the first world
-        link.close()
-        why = (
-            "its MPI does not find the others; use the mpirun of the MPI that it was built with, or srun --mpi=pmix"
-            if link.speaks_mpi
-            else "it was built without MPI, which this launcher speaks; start with horovodrun, or have mpirun on the PATH and "
-            "build it again (make horovod)"
-        )
-        raise InputError(f"{started} ranks were started, but Horovod sees {world.size}: {why}")
-    return world
+    return horovod.Horovod()
+
+
+def _by_tensorflow() -> Link:
+    found = meeting.of_launcher()
+    with quiet_native_log(), collector.kept_from_imports():
+        from lms3d.ranks import collectives
+    return collectives.Collectives(found)
+
+
+def _why_alone(link: Link) -> str:
+    if link.speaks_mpi:
+        return "its MPI does not find the others; use the mpirun of the MPI that it was built with, or srun --mpi=pmix"
+    return (
+        "Horovod was built without MPI, which this launcher speaks; start with horovodrun, give --ranks tensorflow, or have mpirun "
+        "on the PATH and build Horovod again (make horovod)"
+    )
 
 
 def leave(world: World, *, together: bool = True) -> None:
@@ -59,13 +93,13 @@ def leave(world: World, *, together: bool = True) -> None:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
-    """Joins a world for the block, and leaves it at the end.
+def joined(backend: str = "auto") -> Iterator[World]:
+    """Joins a world for the block, and leaves it at the end. backend: one of `BACKENDS`.
 
     An error is reported before any rank leaves, because a launcher ends the whole job as soon as one process has failed. If all
     ranks share the error, rank 0 reports it.
     """
-    world = join()
+    world = join(backend)
     together = True
     try:
         with lost_rank.watched(world), reported_once(world):

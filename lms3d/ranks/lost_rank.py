@@ -2,8 +2,8 @@
 
 | what happened                       | who notices, and when                                                        |
 |-------------------------------------|------------------------------------------------------------------------------|
-| a rank died, for whatever reason    | all: the watchdog at once, Horovod at the next reduction, the launcher        |
-| a rank is stopped, a machine is gone | all: watchdog and Horovod after `WAIT_SECONDS`                                |
+| a rank died, for whatever reason    | all: the watchdog at once, the link at the next exchange, the launcher        |
+| a rank is stopped, a machine is gone | all: the watchdog after `WAIT_SECONDS`, Horovod as well                       |
 | a rank fails with an error          | the rank itself, which reports the error before it leaves; the others end too |
 | a rank's main thread hangs          | rank 0, after two minutes or twenty times the usual time: it names the rank   |
 | a rank is only slow                 | nobody: ranks may plan, trace or read for as long as they need                |
@@ -30,6 +30,7 @@ LAST_SECONDS = 20  # in which a rank may close its files after a loss or an erro
 _MESSAGES_OF_A_LOSS = (
     *("Horovod has been shut down", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
     *("Timed out waiting", "Wait timeout after", "ncclRemoteError", "ncclSystemError"),
+    *("Collective ops is aborted", "Socket closed"),  # of TensorFlow's collectives
 )
 
 
@@ -47,12 +48,17 @@ def bound_waits(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Whether Horovod means by this error that another rank is gone."""
+    """Whether Horovod or TensorFlow means by this error that another rank is gone."""
     while error is not None:
         classes = {kind.__name__ for kind in type(error).__mro__}
         if "HorovodInternalError" in classes:
             return True
-        if classes & {"OpError", "RuntimeError"} and any(words in str(error) for words in _MESSAGES_OF_A_LOSS):
+        is_own = "ResourceExhaustedError" in classes  # a rank that lacks memory during an exchange aborts it
+        if (
+            not is_own
+            and classes & {"OpError", "RuntimeError"}
+            and any(words in str(error) for words in _MESSAGES_OF_A_LOSS)
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -91,8 +97,8 @@ def watched(world: World) -> Iterator[None]:
 
 
 def _rank_lost(world: World, watchdog: Watchdog) -> RankLost:
-    """The error to raise after Horovod gave up. The watchdog may still be waiting for a rank that hangs."""
-    loss = watchdog.wait_for_loss(2.0) or Loss(-1, "Horovod says no more")
+    """The error to raise after an exchange failed. The watchdog may still be waiting for a rank that hangs."""
+    loss = watchdog.wait_for_loss(2.0) or Loss(-1, "an exchange failed")
     if watchdog.loss is None:
         _report(world, loss)
     _bound_closing()

@@ -36,28 +36,35 @@ class Mpi:
                 "load one that was built with threads and make horovod again, or start with horovodrun --gloo"
             )
         self._world, self._byte = _handles(library)
+        self.rank, self.size = self._number("rank"), self._number("size")
 
-    def broadcast(self, message: bytes, is_chief: bool) -> bytes:
+    def _number(self, kind: str) -> int:
+        """The number of this process ("rank"), or of all ("size")."""
+        number = ctypes.c_int()
+        getattr(self._library, f"MPI_Comm_{kind}")(self._world, ctypes.byref(number))
+        return number.value
+
+    def broadcast(self, message: bytes) -> bytes:
         """The message of rank 0, on every rank."""
         length = ctypes.c_int64(len(message))
         self._broadcast(length, ctypes.sizeof(length))
         content = (ctypes.c_char * length.value)()
-        if is_chief:
+        if self.rank == 0:
             content.raw = message
         self._broadcast(content, length.value)
         return content.raw
 
-    def gather(self, message: bytes, ranks: int, is_chief: bool) -> list[bytes]:
+    def gather(self, message: bytes) -> list[bytes]:
         """On rank 0 the messages of all ranks, which must have the same length; [] on the others."""
-        length = len(message)
-        content, joined = ctypes.create_string_buffer(message, length), ctypes.create_string_buffer(length * ranks)
+        length, whole = len(message), len(message) * self.size
+        content, joined = ctypes.create_string_buffer(message, length), ctypes.create_string_buffer(whole)
         request = ctypes.c_void_p()
         self._library.MPI_Igather(
             ctypes.byref(content), length, self._byte, ctypes.byref(joined), length, self._byte, 0, self._world,
             ctypes.byref(request),
         )  # fmt: skip
         self._finish(request)
-        return [joined.raw[start : start + length] for start in range(0, length * ranks, length)] if is_chief else []
+        return [] if self.rank else [joined.raw[start : start + length] for start in range(0, whole, length)]
 
     def _broadcast(self, buffer: ctypes._CData, length: int) -> None:
         request = ctypes.c_void_p()

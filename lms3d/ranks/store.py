@@ -1,8 +1,8 @@
-"""The key-value store in which the ranks of horovodrun find each other. It speaks HTTP, and is open to anybody who reaches its
-port.
+"""The key-value store of a launcher, in which its ranks find each other. It speaks HTTP. That of horovodrun is open to anybody who
+reaches its port; that of `lms3d.launch` (`store_server`) to nobody but the ranks.
 
 So nothing in it can be trusted. `messages` executes none of it. As soon as the ranks can communicate in another way, they compare
-what each has read (`horovod.Horovod.devices_exist`).
+what each has read (`link.Link.devices_exist`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_BYTES = 64 << 20
 class Store:
     """Bytes by key.
 
-    request_seconds: the limit for one request from start to end. patience_seconds: the limit for a series of requests that all
-    fail. most_bytes: the limit for one value.
+    scope: the folder of all keys. request_seconds: the limit for one request from start to end. patience_seconds: the limit for a
+    series of requests that all fail. most_bytes: the limit for one value.
     """
 
     def __init__(
@@ -32,11 +32,12 @@ class Store:
         address: str,
         port: int,
         *,
+        scope: str = "lms3d",
         request_seconds: float = REQUEST_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self._address = f"{address}:{port}"
+        self._address, self._scope = f"{address}:{port}", scope
         self._request_seconds, self._patience_seconds, self._most_bytes = request_seconds, patience_seconds, most_bytes
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # never by a proxy
 
@@ -53,7 +54,7 @@ class Store:
 
     def _ask(self, key: str, value: bytes | None = None) -> bytes | None:
         """The answer to one request, which is repeated if it fails; None if the store has no such key."""
-        url = f"http://{self._address}/lms3d/{key}"
+        url = f"http://{self._address}/{self._scope}/{key}"
         begin = time.monotonic()
         while True:
             request = urllib.request.Request(url, data=value, method="GET" if value is None else "PUT")
@@ -67,8 +68,8 @@ class Store:
                 failure = error
             if time.monotonic() - begin > self._patience_seconds:
                 raise InputError(
-                    f"the store of the launcher at {self._address} does not answer ({failure}); see whether horovodrun still "
-                    "runs and whether a firewall stands before it, then start again"
+                    f"the store of the launcher at {self._address} does not answer ({failure}); see whether it still runs, "
+                    "and whether a firewall stands before it, then start again"
                 )
             time.sleep(POLL_SECONDS)
 

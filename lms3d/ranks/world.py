@@ -15,7 +15,7 @@ from lms3d.errors import InputError
 from lms3d.ranks import messages
 
 if TYPE_CHECKING:
-    from lms3d.ranks.horovod import Horovod
+    from lms3d.ranks.link import Link
 
 T = TypeVar("T")
 _NUMBER_BYTES = 16
@@ -37,7 +37,7 @@ class World:
     local_size: int = 1
     """The number of processes on this machine, which share its cores and its memory."""
 
-    link: Horovod | None = field(default=None, repr=False, compare=False)
+    link: Link | None = field(default=None, repr=False, compare=False)
     """The link to the other ranks; None if there are none."""
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class World:
         return self.rank == 0
 
     @property
-    def linked(self) -> Horovod:
+    def linked(self) -> Link:
         """The link of a world with several ranks. ValueError if there is none."""
         if self.link is None:
             raise ValueError(

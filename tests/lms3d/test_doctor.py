@@ -22,7 +22,7 @@ def test_report(tmp_path, capsys, monkeypatch):
 
 def test_what_is_amiss_is_listed_at_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(examination, "PROBE_BYTES", 16 * 2**20)
-    monkeypatch.setattr(examination, "horovod_features", lambda: "not installed")
+    monkeypatch.setattr(examination, "horovod_features", lambda: "does not load (ImportError)")
     monkeypatch.setattr(machine, "locked_limit_bytes", lambda: 65536)
     monkeypatch.setattr(machine, "infiniband", lambda: ["mlx5_0"])
     doctor.main(["--swap-dir", str(tmp_path)])

@@ -80,11 +80,11 @@ def _within_branches(op: tf.Operation, compute_device: str) -> int:
 def _take_turns(branch: tf.Graph, compute_device: str) -> int:
     """UPDATE-4: tensors that one update needs, and no earlier update, are made after the earlier one; returns how many ops wait.
 
-    A branch with ops of Horovod is left alone: they wait for those of other ranks.
+    A branch with ops that wait for other ranks is left alone.
     """
     found = branch.get_operations()
     edges = _turns(found)
-    if not edges or any(op.type.startswith("Horovod") for op in found):
+    if not edges or any(map(reading.waits_for_ranks, found)):
         return 0
     before, earlier = held_bytes(branch, compute_device), {op: list(op.control_inputs) for op in edges}
     for op, update in edges.items():

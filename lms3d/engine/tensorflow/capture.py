@@ -162,7 +162,7 @@ def is_stateful(op: tf.Operation) -> bool:
     Horovod's ops are not marked as stateful, but each waits for the same op of all ranks: one that ran twice, or alone, would wait
     for ever.
     """
-    return reading.is_stateful(op) or op.type.startswith("Horovod")
+    return reading.is_stateful(op) or reading.waits_for_ranks(op)
 
 
 def is_argument(tensor: tf.Tensor) -> bool:

@@ -30,6 +30,11 @@ def is_stateful(op: tf.Operation) -> bool:
     return definition is None or definition.is_stateful
 
 
+def waits_for_ranks(op: tf.Operation) -> bool:
+    """True for ops that end when all ranks have run them."""
+    return op.type.startswith(("Horovod", "Collective"))
+
+
 def branches(op: tf.Operation) -> dict[str, tf.Graph]:
     """Attribute -> graph of each function that an If chooses from; empty for other ops.
 

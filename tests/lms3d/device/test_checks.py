@@ -52,7 +52,8 @@ def test_a_gpu_on_the_other_socket():
         ({"gloo": True, "mpi": False, "nccl": False}, 2, None, {"NCCL"}),
         ({"gloo": True, "mpi": False, "nccl": False}, 0, OPEN_MPI, {"MPI"}),
         ({"gloo": False, "mpi": True, "nccl": False}, 0, None, {"Gloo", "MPI"}),
-        ("not installed", 0, None, {"Horovod"}),
+        ("not installed", 0, None, set()),
+        ("does not load (undefined symbol)", 0, None, {"Horovod"}),
     ],
 )
 def test_features_that_are_missed(built, gpus, mpirun, amiss):

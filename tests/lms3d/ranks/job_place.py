@@ -1,4 +1,5 @@
-"""Each rank reports the launcher that it sees, its place, the GPU that it would take of four, and the cores that it may use."""
+"""Each rank reports the launcher that it sees, its place, the GPU that it would take of four, and the cores that it may use.
+Arguments: FOLDER [BACKEND]."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def early_error(world: World) -> list[Any]:
 
 
 def main() -> None:
-    with job.joined() as world:
+    with job.joined(*sys.argv[2:]) as world:
         early = world.from_chief(lambda: {"rank": world.rank, "text": "x" * 200_000})
         noted = {"early": [early["rank"], len(early["text"])], "error": early_error(world)}
         noted["fewest"] = world.smallest(10 - world.rank)

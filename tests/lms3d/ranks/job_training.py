@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from lms3d import errors
@@ -30,16 +31,18 @@ def main() -> None:
             check(world)
 
 
-def equivalence(world: World) -> None:
+def equivalence(world: World, names: Sequence[str] = ("adam", "sgd", "averaged")) -> None:
     """Five steps, dropout off: two ranks with a batch of one, and one rank with a batch of two."""
     import keras
     import ranks
 
-    for name, make in {
+    optimizers = {
         "adam": lambda: keras.optimizers.Adam(1e-2),
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "averaged": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=2),
-    }.items():
+    }
+    for name in names:
+        make = optimizers[name]
         model = ranks.make_model(world, optimizer=make())
         history = ranks.train(world, model, ranks.FOLDER / name, steps_per_epoch=5, epochs=1)
         ranks.note(world, **{name: ranks.values(model), f"{name}_rows": ranks.without_seconds(history.rows)})

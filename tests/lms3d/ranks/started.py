@@ -18,12 +18,19 @@ LAUNCHER = Path(sys.executable).with_name("horovodrun")
 
 
 class Started:
-    """`horovodrun` with a script of this folder, or with `-m` and a module. Everything it started is killed at the end of the
-    `with` block."""
+    """A launcher, `horovodrun` unless another is named, with a script of this folder, or with `-m` and a module. Everything it
+    started is killed at the end of the `with` block."""
 
-    def __init__(self, log: Path, launcher: Sequence[str], script: str, *arguments: str | Path) -> None:
+    def __init__(
+        self,
+        log: Path,
+        options: Sequence[str],
+        script: str,
+        *arguments: str | Path,
+        launcher: Sequence[str] = (str(LAUNCHER),),
+    ) -> None:
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [LAUNCHER, *launcher, sys.executable, script if script == "-m" else HERE / script, *arguments]
+        command = [*launcher, *options, sys.executable, script if script == "-m" else HERE / script, *arguments]
         self.log = log
         with log.open("w") as file:
             self.process = subprocess.Popen(

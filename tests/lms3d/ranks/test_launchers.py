@@ -9,12 +9,16 @@ from tests.lms3d.ranks import launchers
 NAMES = {"horovodrun": "horovodrun", "mpirun": "Open MPI's mpirun", "srun": "srun"}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+JOBS = [*((launcher, "auto") for launcher in NAMES), pytest.param(("mpirun", "tensorflow"), marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=JOBS)
 def found(request, started_by):
-    launchers.need(request.param)
-    job = started_by(launchers.COMMANDS[request.param], "job_place.py", timeout=240, **launchers.ENVIRONMENT)
+    launcher, backend = request.param
+    launchers.need(launcher)
+    job = started_by(launchers.COMMANDS[launcher], "job_place.py", backend, timeout=240, **launchers.ENVIRONMENT)
     assert job.code == 0, job.output
-    return request.param, [job.results(rank) for rank in range(2)]
+    return launcher, [job.results(rank) for rank in range(2)]
 
 
 def test_the_ranks_meet(found):

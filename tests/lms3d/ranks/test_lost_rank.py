@@ -25,6 +25,14 @@ class HorovodInternalError(RuntimeError):
     """Horovod's class of this name."""
 
 
+class OpError(Exception):
+    """TensorFlow's class of this name."""
+
+
+def tf_error(message: str, name: str = "UnavailableError") -> OpError:
+    return type(name, (OpError,), {})(message)
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -32,6 +40,8 @@ class HorovodInternalError(RuntimeError):
         (RuntimeError("Horovod has been shut down. This was caused by an exception on one of the ranks"), True),
         (RuntimeError("[pair.cc:589] Read error [10.0.0.2]:17807: Connection reset by peer"), True),
         (RuntimeError("Timed out waiting 35000ms for recv operation to complete"), True),
+        (tf_error("Collective ops is aborted by: Socket closed"), True),
+        (tf_error("Collective ops is aborted by: OOM", "ResourceExhaustedError"), False),
         (RuntimeError("Mismatched allreduce tensor shapes"), False),
         (ValueError("Connection reset by peer"), False),
         (None, False),

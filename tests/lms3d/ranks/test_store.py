@@ -89,6 +89,7 @@ def link() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(horovod.hvd, "init", lambda: None)
         patch.setattr(horovod.hvd, "rank", lambda: 1)
+        patch.setattr(horovod.hvd, "size", lambda: 2)
         patch.setenv("HOROVOD_CONTROLLER", "gloo")
         return horovod.Horovod()
 

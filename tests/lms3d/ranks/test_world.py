@@ -12,7 +12,15 @@ from lms3d.errors import InputError
 from lms3d.ranks import job, replicas
 from lms3d.ranks.world import World
 
-LAUNCHERS = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "HOROVOD_ELASTIC")
+LAUNCHERS = (
+    "LMS3D_SIZE",
+    "LMS3D_STORE",
+    "HOROVOD_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+    "HOROVOD_ELASTIC",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -82,13 +90,15 @@ def test_a_process_alone_imports_neither_horovod_nor_tensorflow():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("name", LAUNCHERS[:4])
+@pytest.mark.parametrize("name", LAUNCHERS[2:6])
 def test_ranks_without_horovod_get_advice(monkeypatch, name):
     monkeypatch.setenv(name, "3")
     monkeypatch.setitem(sys.modules, "lms3d.ranks.horovod", None)  # an import of it fails
     monkeypatch.delattr("lms3d.ranks.horovod", raising=False)
-    with pytest.raises(InputError, match=r"3 ranks were started, but Horovod cannot be used .*make horovod"):
-        job.join()
+    with pytest.raises(
+        InputError, match=r"3 ranks were started, but Horovod cannot be used .*make horovod, give --ranks tensorflow"
+    ):
+        job.join("horovod")
 
 
 def test_horovod_finds_keras_with_tensorflow(monkeypatch):
@@ -98,8 +108,29 @@ def test_horovod_finds_keras_with_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "lms3d.ranks.horovod", None)
     monkeypatch.delattr("lms3d.ranks.horovod", raising=False)
     with pytest.raises(InputError):
-        job.join()
+        job.join("horovod")
     assert os.environ["KERAS_BACKEND"] == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("backend", "installed", "by_launch", "expected"),
+    [
+        ("auto", True, False, True), ("auto", False, False, False), ("auto", True, True, False),
+        ("horovod", False, False, True), ("tensorflow", True, False, False), ("tensorflow", False, True, False),
+    ],
+)  # fmt: skip
+def test_which_link_is_chosen(monkeypatch, backend, installed, by_launch, expected):
+    monkeypatch.setattr(job, "find_spec", lambda name: name if installed else None)
+    if by_launch:
+        monkeypatch.setenv("LMS3D_STORE", "127.0.0.1:1/x")
+    assert job._uses_horovod(backend) is expected
+
+
+def test_horovod_knows_no_launcher_of_ours(monkeypatch):
+    monkeypatch.setenv("LMS3D_STORE", "127.0.0.1:1/x")
+    monkeypatch.setenv("LMS3D_SIZE", "2")
+    with pytest.raises(InputError, match=r"--ranks horovod: .* does not know python -m lms3d\.launch"):
+        job.join("horovod")
 
 
 class Told:
