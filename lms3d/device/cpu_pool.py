@@ -90,8 +90,8 @@ def open_crumb_holes() -> None:
 
 def gap_bytes(variables_bytes: int) -> int:
     """An upper estimate of the bytes left unused between a model's variables in such a pool (0.3 to 6 MiB were seen for 67 to
-    275 MiB of variables). `taken_bytes` measures them."""
-    return 4 * _MIB + variables_bytes // 50
+    275 MiB of variables). `taken_bytes` measures them. Few variables cannot leave more than a part of their own size."""
+    return min(4 * _MIB, variables_bytes // 2) + variables_bytes // 50
 
 
 def counts(tensor: tf.Tensor) -> bool:

@@ -23,6 +23,7 @@ PARTS = {
     "networks": ("tests.stress.inputs:NETWORKS_TOO", "the same for the readers that need TensorFlow"),
     "soak": ("tests.stress.soak:SOAK", "in long runs memory, open files, threads, swap files and step times do not grow"),
     "graphs": ("tests.stress.graphs:GRAPHS", "random steps and TensorFlow functions keep every promise of the engine"),
+    "peaks": ("tests.stress.peaks:PEAKS", "peaks of networks that nobody has tuned the engine for are as predicted"),
     "rank-files": ("tests.stress.ranks:FILES", "the file operations of one of two ranks fail"),
     "files": ("tests.stress.files:FILES", "every command is killed, or fails, at every file operation; disks, clocks, power cuts"),
 }  # fmt: skip

@@ -1,5 +1,6 @@
-"""ShapeN -> constants, if the shapes are known.
+"""Shapes that follow from known ones; and ShapeN -> constants, if the shapes are known.
 
+A `tf.function` that was traced for any batch size returns tensors of an unknown size, which no plan could count or move.
 A ShapeN waits for the last of its tensors, and keeps the others alive until then.
 
     a, b --> ShapeN --> reader                         constant --> reader
@@ -7,12 +8,13 @@ A ShapeN waits for the last of its tensors, and keeps the others alive until the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 from lms3d.engine.passes.base import Function, Normalising
-from lms3d.engine.tensorflow import reading, surgery
+from lms3d.engine.tensorflow import functions, reading, surgery
 
 
 class FixShapes(Normalising):
@@ -21,11 +23,32 @@ class FixShapes(Normalising):
     name = "shapes"
 
     def edit(self, graph: tf.Graph) -> int:
-        return fix_shapes(graph)
+        return infer_shapes(graph) + fix_shapes(graph)
 
     def ensures(self, function: Function) -> None:
         if left := next(_found(function.graph), None):
             raise RuntimeError(f"pass {self.name}: {left[1].name!r} is still read; please report this graph")
+
+
+def infer_shapes(graph: tf.Graph) -> int:
+    """Tells tensors the shapes that follow from those of the inputs of their ops; returns how many tensors learnt theirs."""
+    count = 0
+    for op in graph.get_operations():
+        unknown = [t for t in op.outputs if not t.shape.is_fully_defined() and t.dtype not in (tf.resource, tf.variant)]
+        if unknown and op.inputs and all(t.shape.is_fully_defined() for t in op.inputs) and not reading.in_loop(op):
+            with contextlib.suppress(ValueError, TypeError):  # the op knows no more
+                for tensor, shape in zip(op.outputs, _inferred(op), strict=True):
+                    tensor.set_shape(shape)
+            count += sum(t.shape.is_fully_defined() for t in unknown)
+    return count
+
+
+def _inferred(op: tf.Operation) -> list[tf.TensorShape]:
+    called = list(reading.functions_of(op).values())
+    if len(called) == 1:
+        return [t.shape for t in called[0].outputs]
+    known = called or reading.is_stateful(op)
+    return [t.shape for t in op.outputs] if known else functions.inferred_shapes(op)
 
 
 def fix_shapes(graph: tf.Graph) -> int:

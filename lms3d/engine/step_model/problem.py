@@ -177,7 +177,7 @@ class _Reduction:
         if not op.on_device or op.in_loop or op.shares_input or op.type in METADATA_TYPES or op.type in RESIDENT_TYPES:
             return False
         reads_large = any(self.root_of.get(t) in self.large for t in op.inputs)
-        return reads_large or any(t.name in self.large for t in op.outputs)
+        return reads_large or op.workspace_bytes > CRUMB_BYTES or any(t.name in self.large for t in op.outputs)
 
     def _buffer(self, store: Storage) -> Buffer:
         op, readers = self._maker(store), [self.graph.by_name[r] for r in store.readers]
@@ -194,7 +194,7 @@ class _Reduction:
             ),
             returned=store.returned,
             swappable=may_go and known_rank and not any(paired(op, reader) for reader in readers),
-            recomputable=may_go and not op.stateful and not is_random(op),
+            recomputable=may_go and known_rank and not op.stateful and not is_random(op),
             seconds=op_seconds(self.graph, op, self.machine),
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,

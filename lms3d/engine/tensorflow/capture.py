@@ -23,7 +23,8 @@ from lms3d.engine.ir import (
 )
 from lms3d.engine.liveness import peak_bytes
 from lms3d.engine.plan import SCOPE
-from lms3d.engine.tensorflow import reading
+from lms3d.engine.tensorflow import bodies, reading
+from lms3d.engine.tensorflow.bodies import size
 from lms3d.engine.tuning import ARGUMENT_ELEMENTS
 
 _OPAQUE = frozenset({tf.resource, tf.variant, tf.string})
@@ -62,13 +63,6 @@ def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
 def wanted(graph: tf.Graph) -> list[str]:
     """The ops that a function runs for: arguments, results, and ops with effects."""
     return [t.op.name for t in (*graph.inputs, *graph.outputs)] + [op.name for op in graph.control_outputs]
-
-
-def size(tensor: tf.Tensor) -> int | None:
-    """The bytes of a tensor; None if its shape is not fully known, or its type has no size."""
-    if tensor.dtype in _OPAQUE or not tensor.shape.is_fully_defined():
-        return None
-    return tensor.shape.num_elements() * tensor.dtype.size
 
 
 def on_device(op: tf.Operation, compute_device: str) -> bool:
@@ -214,10 +208,10 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 def _is_view(op: tf.Operation) -> bool:
     """Whether the output lies in the memory of the first input.
 
-    This holds for a slice that is contiguous there, which TensorFlow does not copy (`slice_op.cc`, `ops_util.h`), and for
-    InplaceUpdate, which writes into its input.
+    This holds for a slice that is contiguous there, which TensorFlow does not copy (`slice_op.cc`, `ops_util.h`), for InplaceUpdate,
+    which writes into its input, and for what is read from a list.
     """
-    if op.type == "InplaceUpdate":
+    if op.type == "InplaceUpdate" or op.type in bodies.GETS or bodies.is_whole(op):
         return True
     if op.type != "Slice" or not op.inputs[0].shape.is_fully_defined() or op.inputs[0].dtype in _OPAQUE:
         return False
@@ -271,30 +265,30 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
-def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
-    """The most bytes that a function holds at a time besides its arguments, if its ops run one by one."""
-    return peak_bytes(StepGraph(_ops(graph, compute_device), frozenset(t.name for t in graph.outputs)))
+def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence[tf.Tensor] = ()) -> int:
+    """The most bytes that a function holds at a time besides its arguments, if its ops run one by one.
 
-
-def _within_bytes(op: tf.Operation, compute_device: str) -> int:
-    """The most bytes that a branch of an If holds at a time besides its arguments and results."""
-    held = max((held_bytes(branch, compute_device) for branch in reading.branches(op).values()), default=0)
-    return max(0, held - sum(size(t) or 0 for t in op.outputs))
+    lasting: tensors that it keeps, besides its results.
+    """
+    kept = frozenset(t.name for t in (*graph.outputs, *lasting))
+    return peak_bytes(StepGraph(_ops(graph, compute_device), kept))
 
 
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
+    inside = bodies.kept(op, lambda graph, lasting: held_bytes(graph, compute_device, lasting)) if here else None
+    sizes = inside.results if inside else [size(t) for t in op.outputs]
     return Op(
         name=op.name,
         type=PROGRAM_TYPE if reading.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(
-            Tensor(t.name, size(t), None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
-            for t in op.outputs
+            Tensor(t.name, n, None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
+            for t, n in zip(op.outputs, sizes, strict=True)
         ),
         stateful=is_stateful(op),
-        workspace_bytes=_within_bytes(op, compute_device) if here else 0,
+        workspace_bytes=inside.workspace if inside else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,
         in_loop=reading.in_loop(op),

@@ -229,6 +229,20 @@ def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times:
     return make_function(trace(run, *specs))
 
 
+def inferred_shapes(op: tf.Operation) -> list[tf.TensorShape]:
+    """The shapes of the outputs of `op` that follow from those of its inputs. ValueError if TensorFlow refuses them."""
+    attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+    values = [tf.get_static_value(t) for t in op.inputs]
+    with tf.Graph().as_default() as graph:
+        given = [
+            tf.compat.v1.placeholder(t.dtype, t.shape) if value is None else tf.constant(value, t.dtype)
+            for t, value in zip(op.inputs, values, strict=True)
+        ]
+        dtypes = [t.dtype for t in op.outputs]
+        made = graph._create_op_internal(op.type, given, dtypes, attrs=attributes, op_def=op.op_def)
+    return [t.shape for t in made.outputs]
+
+
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 

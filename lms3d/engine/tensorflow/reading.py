@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.client import device_lib
-from tensorflow.python.framework import config
+from tensorflow.python.framework import config, function_def_to_graph
 
 COMPILED = "_XlaMustCompile"
 """The attribute of a call that XLA compiles as a whole."""
@@ -44,6 +44,50 @@ def branches(op: tf.Operation) -> dict[str, tf.Graph]:
         return {}
     found = {name: op.graph._get_function(op.get_attr(name).name) for name in ("then_branch", "else_branch")}
     return {attribute: function.graph for attribute, function in found.items() if function is not None}
+
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+def functions_of(op: tf.Operation) -> dict[str, tf.Graph]:
+    """Attribute -> graph of each function that an op runs: a branch, the body of a loop, what a call calls; empty for other ops.
+
+    The last inputs of the op are those of each function. If the op knows their shapes and the trace of the function does not, the
+    graph is a copy that knows them. A program (`is_program`) stays closed.
+    """
+    if op.type in ("While", "StatelessWhile"):
+        names: tuple[str, ...] = ("body",)
+    elif op.type in _CALLS and not is_program(op):
+        names = ("f",)
+    else:
+        names = ("then_branch", "else_branch") if op.type in ("If", "StatelessIf") else ()
+    graphs = {name: _function(op, name) for name in names}
+    return {name: graph for name, graph in graphs.items() if graph is not None}
+
+
+def condition_of(op: tf.Operation) -> tf.Graph | None:
+    """The graph of a loop's condition, whose inputs are those of the loop."""
+    return _function(op, "cond")
+
+
+def _function(op: tf.Operation, attribute: str) -> tf.Graph | None:
+    function = op.graph._get_function(op.get_attr(attribute).name)
+    if function is None:
+        return None
+    graph, passed = function.graph, op.inputs[len(op.inputs) - len(function.graph.inputs) :]
+    told = [
+        outer.shape.is_fully_defined() and not inner.shape.is_fully_defined()
+        for outer, inner in zip(passed, graph.inputs, strict=True)
+    ]
+    if attribute == "cond" or not any(told):
+        return graph
+    shapes = [
+        outer.shape if tells else inner.shape for tells, outer, inner in zip(told, passed, graph.inputs, strict=True)
+    ]
+    definition = copy.deepcopy(function.cached_definition)
+    definition.arg_attr.clear()  # these would have the last word on shapes
+    with op.graph.as_default():
+        return function_def_to_graph.function_def_to_graph(definition, input_shapes=shapes)
 
 
 def is_program(op: tf.Operation) -> bool:

@@ -5,7 +5,8 @@ CONV-1  Forward: the planes that a slab reads are padded with zeros, and convolv
 CONV-2  The gradient of the input at stride 1 is the convolution of the output's gradient with the reversed kernel, by CONV-1.
 CONV-3  At other strides, in transposed convolutions, and if channels come in groups, TensorFlow's op computes the gradient of a
         part that lines up with the whole (`planes.Window.part`), and the result is cropped. With explicit paddings the part has all
-        windows that reach into the slab.
+        windows that reach into the slab. A slab that no window reads is zeros: in float64 TensorFlow 2.21's op for volumes ends the
+        process if the output's gradient has no planes.
 CONV-4  The gradient of the kernel is computed for one plane of it and one slab of the input at a time: plane i is correlated with
         the planes of the input that lie i further on. No halo is joined, nothing is padded, and no product is computed twice.
 CONV-5  If one slab of outputs reads several slabs of the input (at stride 2, if both levels have as many), it is made in as many
@@ -173,6 +174,8 @@ def _of_part(
     inner = along[0].part(planes)
     assert inner is not None, "the caller has looked"
     whole = node.outputs[0].shape or ()
+    if inner.out.planes == 0:
+        return common.zeros(build, (whole[0], planes.planes, *whole[2:]), kernel.dtype, place)
     sizes = (whole[0], inner.extent, *whole[2:])
     made = build.repeat([np.array(sizes, np.int32), kernel, part(build, gradient, inner.out)], sizes, place=place)
     start = planes.start - inner.origin

@@ -32,6 +32,12 @@ def test_a_rule_equals_its_op_for_many_settings(case: Case, data: st.DataObject)
     check(case, *data.draw(case.settings))
 
 
+def test_planes_that_no_window_reads() -> None:
+    """The input's gradient is zeros there. TensorFlow's op would end the process."""
+    case = next(case for case in CASES if case.name == "convolution 3D")
+    check(case, *window_cases.with_planes_that_no_window_reads())
+
+
 def test_every_rule_has_a_case() -> None:
     with_cases = {kind for case in CASES for kind in case.types}
     assert set(RULES.names) - with_cases - set(test_random.TYPES) == {

@@ -39,15 +39,20 @@ def convolutions(draw: Any, rank: int) -> tuple[Space, Body]:
     phases = rank == 2 or space.slabs[1] > 1
     dilation = draw(st.integers(1, 2)) if phases and stride == 1 and 1 < size < 4 else 1
     padding = draw(st.sampled_from(["SAME", "VALID"]))
-    # TensorFlow's float64 kernel for volumes shifts windows that are smaller than the stride, unlike its gradients and float32; cut
-    # into slabs, unpadded, it has read memory that is not the volume's.
-    least = stride if rank == 3 else 1
+    # TensorFlow's float64 kernel for volumes shifts padded windows that are smaller than the stride, unlike its gradients and float32.
+    least = stride if rank == 3 and padding == "SAME" else 1
     shape = (max(size, least), *(draw(st.integers(least, 3)) for _ in range(rank - 1)), space.channels, 2)
 
     def convolve(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.convolution(x, kernel, stride, padding, dilations=dilation)
 
     return space, _with_kernel_gradient(convolve, shape)
+
+
+def with_planes_that_no_window_reads() -> tuple[Space, Body]:
+    """Windows of three planes at stride 3: they read six of eight planes, and nothing of the last of four slabs."""
+    space = Space(rank=3, batch=2, planes=8, width=6, channels=2, numbers=(4, 1))
+    return space, _with_kernel_gradient(lambda x, kernel: tf.nn.convolution(x, kernel, 3, "VALID"), (3, 1, 1, 2, 2))
 
 
 @st.composite
