@@ -218,7 +218,7 @@ def in_fresh_process() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def names_hidden_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """`--anonymous` in this process ends with the test; its key is of this test. To be asked for behind capsys."""
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     for variable in ("LMS3D_ANONYMOUS", "TF_CPP_MIN_LOG_LEVEL"):
         monkeypatch.setenv(variable, "")  # so that what the command sets is taken back
         monkeypatch.delenv(variable)
