@@ -31,7 +31,7 @@ def join() -> World:
     lost_rank.bound_waits()
     keras_backend.use_tensorflow()
     try:
-        with quiet_native_log(), collector.kept_from_imports():
+        with quiet_native_log(), collector.kept_from_imports(), keras_backend.without_optional_packages():
             from lms3d.ranks import horovod
     except Exception as error:  # a library that was built for another TensorFlow may raise anything
         raise InputError(
