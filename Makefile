@@ -71,8 +71,8 @@ compat: RUN := $(COMPAT)/bin/python
 compat:
 	@test -x '$(RUN)' || '$(PYTHON)' -m venv '$(COMPAT)'
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 '$(RUN)' -m pip install --quiet --upgrade --editable '.[dev]' $(NEWEST)
-	@! '$(RUN)' -m pip show --quiet $(NIGHTLY) 2> '$(COMPAT)/pip.log' || \
-	  '$(RUN)' -m pip install --quiet --pre --force-reinstall --no-deps $(NIGHTLY)
+	@! '$(RUN)' -m pip show --quiet $(NIGHTLY) 2> '$(COMPAT)/pip.log' || { \
+	  '$(RUN)' -m pip uninstall --quiet --yes keras && '$(RUN)' -m pip install --quiet --pre --force-reinstall --no-deps $(NIGHTLY); }
 	@'$(RUN)' -c 'import keras, tensorflow; print("TensorFlow", tensorflow.__version__, "and Keras", keras.__version__)'
 	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
