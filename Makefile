@@ -4,6 +4,7 @@
 # make quick   linter and the fast tests, without Horovod
 # make test    linter, type checker and all tests, three files at a time; PYTEST_ARGS="-n 0 -k name" narrows them (quick's, too)
 # make lint    linter and type checker alone
+# make compat  the fast tests with the newest TensorFlow and Keras, candidates included, in .venv-compat; NEWEST="..." names others
 # make docs    the reference of lms3d's Python names, from their docstrings, as pages in build/reference
 # make report  what was published beside what this machine measures, on one page: at most an hour; goes on where it was stopped
 # make torture kill ranks, break every file operation, damage every input, random graphs, long runs: hours; goes on where it was stopped
@@ -23,12 +24,17 @@ STAMP := $(VENV)/stamp-$(shell (cat pyproject.toml constraints.txt; echo '$(EXTR
 ARGS ?= --resolution 192 --lms
 # A file of tests stays in one process, so that its fixtures are made once; the slowest files come first (tests/conftest.py). Three
 # processes keep two cores busy, as many tests wait for a real command.
-PYTEST := '$(RUN)' -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = '$(RUN)' -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# pip takes a candidate only where one is named. TensorFlow's brings a nightly build of Keras, whose files lie where Keras' own do.
+COMPAT := .venv-compat
+NEWEST ?= 'tensorflow>=2.22.0rc0'
+NIGHTLY := keras-nightly
 
 # If a user has set this, each of the tests' thousand processes would compile all of lms3d anew. Empty means off.
-test quick: export PYTHONDONTWRITEBYTECODE :=
+test quick compat: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help venv train quick test lint horovod docs report torture
+.PHONY: help venv train quick test lint compat horovod docs report torture
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -60,6 +66,15 @@ quick: venv
 
 test: lint horovod
 	@$(PYTEST) --durations 40 --durations-min 10 $(PYTEST_ARGS)
+
+compat: RUN := $(COMPAT)/bin/python
+compat:
+	@test -x '$(RUN)' || '$(PYTHON)' -m venv '$(COMPAT)'
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 '$(RUN)' -m pip install --quiet --upgrade --editable '.[dev]' $(NEWEST)
+	@! '$(RUN)' -m pip show --quiet $(NIGHTLY) 2> '$(COMPAT)/pip.log' || { \
+	  '$(RUN)' -m pip uninstall --quiet --yes keras && '$(RUN)' -m pip install --quiet --pre --force-reinstall --no-deps $(NIGHTLY); }
+	@'$(RUN)' -c 'import keras, tensorflow; print("TensorFlow", tensorflow.__version__, "and Keras", keras.__version__)'
+	@$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 docs: venv
 	@'$(RUN)' -m docs.build_reference

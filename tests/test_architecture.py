@@ -42,7 +42,8 @@ ROOMS = (
     "lms3d.tasks",
     "lms3d.command_options",
     "lms3d.plan_display",
-    "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor lms3d.launch lms3d.__main__ lms3d.completion",
+    "lms3d lms3d.train lms3d.predict lms3d.package lms3d.evaluate lms3d.plan lms3d.doctor lms3d.launch "
+    "lms3d.__main__ lms3d.completion",
 )
 APART = ("models", "data", "experiments", "deploy")
 FOLDERS = ("models", "data", "experiments", "deploy")

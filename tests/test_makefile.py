@@ -31,6 +31,15 @@ def test_quick_needs_no_horovod_and_leaves_slow_tests_out():
     assert any("ruff check" in line for line in quick)
 
 
+def test_compat_runs_the_fast_tests_in_an_environment_of_its_own():
+    ours, commands = made("venv"), made("compat")
+    assert not any(".venv-compat" in line for line in ours)
+    assert all(".venv-compat" in line for line in commands if "python" in line)
+    assert not any("constraints.txt" in line for line in commands)  # the newest of all
+    assert any("'tensorflow>=" in line for line in commands)
+    assert "-m 'not slow'" in commands[-1]
+
+
 def test_torture_runs_all_parts_but_for_what_narrows_it():
     assert made("torture")[-1].split()[1:] == ["-m", "tests.stress"]
 

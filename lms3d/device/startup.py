@@ -71,7 +71,7 @@ def _make_devices(world: World, limit_bytes: int | None, without_gpu: bool, *, o
     """Imports TensorFlow, configures it, and lets it create its devices. own, fewest: cores of this rank, and of the rank that has
     the fewest."""
     with quiet_native_log():
-        with collector.kept_from_imports():
+        with collector.kept_from_imports(), keras_backend.without_optional_packages():
             import tensorflow as tf
 
         from lms3d.device.memory import limit_memory, share_host

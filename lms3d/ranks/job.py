@@ -60,7 +60,7 @@ def _by_horovod(started: int) -> Link:
     os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(FUSION_BYTES))
     lost_rank.bound_waits()
     try:
-        with quiet_native_log(), collector.kept_from_imports():
+        with quiet_native_log(), collector.kept_from_imports(), keras_backend.without_optional_packages():
             from lms3d.ranks import horovod
     except Exception as error:  # a library that was built for another TensorFlow may raise anything
         raise InputError(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from lms3d.engine.native.library import GIVEN, compiled
 from lms3d.experiments import first_step
 from lms3d.experiments.harness import child as process
 from lms3d.experiments.harness import methods
@@ -63,6 +64,7 @@ def test_a_limit_that_is_too_small_is_one_line(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_real_processes(monkeypatch, capsys):
     monkeypatch.setattr(first_step, "UNCOUNTED", 0)
+    monkeypatch.setenv(GIVEN, str(compiled()))  # it would else be compiled in the cache that the processes get
     assert (
         first_step.main(["--model", "unet3d", "--resolution", "16", "--memory-limit", "400MiB", "--repeats", "1"]) == 0
     )

@@ -18,7 +18,7 @@ def found(in_fresh_process):
 
 
 def _predicted() -> list[Floors]:
-    return list(floors.predicted("isensee2017", [32, 48]))
+    return list(floors.predicted("unet3d", [32, 48]))
 
 
 def test_slabs_need_less_than_whole_tensors_and_these_less_than_no_lms(found):

@@ -228,8 +228,8 @@ def test_a_limit_below_the_floor(train_real, brains, tmp_path):
     assert "smallest" in done.stderr
 
 
-def test_dry_run(train_real):
-    done = train_real("--dry-run", "--resolution", 32, "--memory-limit", "1GiB")
+def test_dry_run(train):
+    done = train("--dry-run", "--resolution", 32, "--memory-limit", "1GiB")
     assert done.returncode == 0, done.stderr
     for words in ("memory limit", "predicted peak", "predicted step", "nothing was trained"):
         assert words in done.stdout

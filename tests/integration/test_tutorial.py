@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.caches import private_cache
+
 ROOT = Path(__file__).parents[2]
 CELLS = [
     cell for cell in json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"] if cell["cell_type"] == "code"
@@ -20,7 +22,7 @@ def test_no_outputs_are_kept():
 
 def test_every_cell_runs_and_a_dice_table_comes_out(tmp_path):
     script = "\n\n".join("".join(cell["source"]) for cell in CELLS)
-    environment = {**os.environ, "LMS3D_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )

@@ -25,6 +25,7 @@ PARTS = {
     "graphs": ("tests.stress.graphs:GRAPHS", "random steps and TensorFlow functions keep every promise of the engine"),
     "peaks": ("tests.stress.peaks:PEAKS", "peaks of networks that nobody has tuned the engine for are as predicted"),
     "rank-files": ("tests.stress.ranks:FILES", "the file operations of one of two ranks fail"),
+    "tests": ("tests.stress.suite:TESTS", "tests that take too long for `make test`, and more random examples of others"),
     "files": ("tests.stress.files:FILES", "every command is killed, or fails, at every file operation; disks, clocks, power cuts"),
 }  # fmt: skip
 """Part -> where it is, and what it asks."""

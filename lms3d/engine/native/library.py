@@ -103,7 +103,8 @@ def given() -> Path | None:
 
 
 def compiled(*mutations: str) -> Path:
-    """The path of the library, compiled if it is not there yet. mutations: see `src/mutations.h`, for tests."""
+    """The path of the library, compiled if it is not there yet. mutations: names that the build defines, for tests; see
+    `src/mutations.h`."""
     compiler = find_compiler()
     folder = cache_directory() / "native"
     path = folder / f"lms3d-{_key(compiler, mutations)}.so"

@@ -15,7 +15,6 @@ from lms3d.engine.engine import Prepared
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.report import Report
 
-APPLICATIONS = ("VGG16", "MobileNet", "MobileNetV2")
 VOLUMES = ("unet3d", "isensee2017")
 
 
@@ -34,6 +33,20 @@ def build(name: str, *, optimizer: Any = None) -> tuple[keras.Model, np.ndarray,
     x = random.normal(size=(10, *model.input_shape[1:])).astype(np.float32)
     y = random.uniform(size=(10, *model.output_shape[1:])).astype(np.float32)
     return model, x, y
+
+
+def densenet(shape: tuple[int, int, int] = (32, 32, 3), outputs: int = 14) -> keras.Model:
+    """DenseNet with two layers a block for 121's 6 to 24, which take minutes to trace. Not compiled."""
+    keras.utils.set_random_seed(7)
+    layers = keras.layers
+    x = inputs = keras.Input(shape)
+    for filters in (16, 24, 32):
+        x = layers.AveragePooling2D(2)(layers.Conv2D(filters, 1, use_bias=False)(x))
+        for _ in range(2):
+            y = layers.ReLU()(layers.BatchNormalization()(x))
+            y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(32, 1, use_bias=False)(y)))
+            x = layers.Concatenate()([x, layers.Conv2D(8, 3, padding="same", use_bias=False)(y)])
+    return keras.Model(inputs, layers.Dense(outputs, activation="sigmoid")(layers.GlobalAveragePooling2D()(x)))
 
 
 @dataclass

@@ -32,6 +32,7 @@ from tests.lms3d.engine import transformers
 from tests.lms3d.engine.small_models import Trainer, build, tight_limit
 from tests.lms3d.engine.test_models import same
 from tests.lms3d.engine.traced import rewrite, same_bits
+from tests.thorough import also
 
 MACHINE = Machine()
 
@@ -102,7 +103,9 @@ def step_of(application: str, kind: str) -> StepGraph:
     return capture(function)
 
 
-@pytest.mark.parametrize(("application", "kind"), [("ResNet50", "train"), ("DenseNet121", "predict")])
+@pytest.mark.parametrize(
+    ("application", "kind"), [("ResNet50", "predict"), *also(("ResNet50", "train"), ("DenseNet121", "predict"))]
+)
 def test_large_classifiers_are_planned(application, kind):
     graph = step_of(application, kind)
     limit = between(graph, 0.7)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 from lms3d import models
 from lms3d.keras_step.callback import LMS
 from lms3d.scoring.findings import Auroc, binary_cross_entropy
-from tests.lms3d.engine.small_models import Trainer, tight_limit
+from tests.lms3d.engine.small_models import Trainer, densenet, tight_limit
 from tests.lms3d.engine.test_models import same
+from tests.thorough import also
 
 
-def test_densenet121_trains_under_a_limit_and_no_bit_changes(tmp_path):
+@pytest.mark.parametrize("blocks", ["of two layers", *also("of densenet121")])
+def test_a_densenet_trains_under_a_limit_and_no_bit_changes(blocks, tmp_path):
     keras.utils.set_random_seed(7)
-    model = models.build("densenet121", input_shape=(32, 32, 3))
+    model = densenet() if blocks == "of two layers" else models.build("densenet121", input_shape=(32, 32, 3))
     model.compile(keras.optimizers.Adam(1e-3), binary_cross_entropy, metrics=[Auroc(14)], jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     random = np.random.default_rng(3)

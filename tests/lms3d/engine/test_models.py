@@ -10,7 +10,8 @@ from __future__ import annotations
 import pytest
 
 from lms3d.keras_step.callback import LMS
-from tests.lms3d.engine.small_models import APPLICATIONS, VOLUMES, Outcome, Trainer, build, tight_limit
+from tests.lms3d.engine.small_models import VOLUMES, Outcome, Trainer, build, tight_limit
+from tests.thorough import also
 
 TFLMS = {"swapout_threshold": 20, "swapin_ahead": 3, "swapin_groupby": 5, "sync_mode": 0}
 
@@ -25,7 +26,7 @@ NO_ROOM = {"MobileNetV2"}
 """At this size its small tensors need as much as its largest op: no limit below what it needs without LMS has a plan."""
 
 
-@pytest.mark.parametrize("name", [*VOLUMES, *APPLICATIONS])
+@pytest.mark.parametrize("name", ["isensee2017", "VGG16", "MobileNetV2", *also("unet3d", "MobileNet")])
 def test_no_bit_changes(name, tmp_path):
     """Five steps and the predictions after them: hybrid plan on disk, TFLMS plan in host memory, no plan."""
     trainer = Trainer(*build(name))

@@ -23,11 +23,13 @@ from typing import Any
 
 import keras
 import pytest
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import lms3d
 from lms3d.keras_step.step_runner import StepRunner
 
+SOURCE = Path(keras.__file__).parent / "src"
+TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))
+"""Keras calls it TensorFlowTrainer in 3.15, Trainer in 3.16."""
 MODES: dict[str, dict[str, Any] | None] = {
     "without": None,
     "lms": {},
@@ -81,7 +83,7 @@ class WithLms:
         if self.options is None:
             return
         for name in ("fit", "evaluate", "predict"):
-            monkeypatch.setattr(TensorFlowTrainer, name, self._with_callback(getattr(TensorFlowTrainer, name)))
+            monkeypatch.setattr(TRAINER, name, self._with_callback(getattr(TRAINER, name)))
         run = StepRunner.run
 
         def counted(runner: StepRunner, *arguments: Any) -> Any:
@@ -105,9 +107,8 @@ class WithLms:
 def main(results: str, *options: str) -> None:
     if importlib.util.find_spec("jax") is None:
         sys.modules["jax"] = ModuleType("jax")  # the file imports it, whatever the backend
-    source = Path(keras.__file__).parent / "src"
-    files = [str(source / f"{name}_test.py") for name in FILES]
-    quiet = ["-q", "-c", os.devnull, "--rootdir", str(source), "--import-mode=importlib", "-p", "no:cacheprovider"]
+    files = [str(SOURCE / f"{name}_test.py") for name in FILES]
+    quiet = ["-q", "-c", os.devnull, "--rootdir", str(SOURCE), "--import-mode=importlib", "-p", "no:cacheprovider"]
     chosen = None if "--all" in options else CHOSEN
     given = [o for o in options if o not in ("--all", "--without-lms")]
     found = {}

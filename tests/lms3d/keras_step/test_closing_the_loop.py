@@ -45,17 +45,24 @@ def trainer() -> Trainer:
     return Trainer(deep_model(), x, y)
 
 
-@pytest.fixture
-def without(trainer) -> Outcome:
-    return trainer.train(LMS(enabled=False), predict=False, epochs=EPOCHS)
+@pytest.fixture(scope="module")
+def without(trainer, session_cache) -> Outcome:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LMS3D_CACHE", str(session_cache))  # not the user's
+        return trainer.train(LMS(enabled=False), predict=False, epochs=EPOCHS)
+
+
+@pytest.fixture(scope="module")
+def tight(without) -> int:
+    return tight_limit(without.prepared, share=0.15)
 
 
 @pytest.fixture
-def limit(without, monkeypatch) -> int:
+def limit(tight, monkeypatch) -> int:
     """Tight; and whatever a plan is predicted to cost or to gain is worth a try."""
     monkeypatch.setattr(tuning, "MATTERS", -1.0)
     monkeypatch.setattr(adaptation.Feedback, "reject", lambda *_: "")
-    return tight_limit(without.prepared, share=0.15)
+    return tight
 
 
 def same(found: Outcome, expected: Outcome) -> None:

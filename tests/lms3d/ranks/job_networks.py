@@ -16,7 +16,7 @@ from lms3d.tasks.chexnet.options import ChexnetConfig
 
 RATE, STEPS = 0.05, 2
 BRATS = BratsConfig(model="isensee2017", resolution=32)  # at 16 one voxel is left to normalise
-CHEXNET = ChexnetConfig(model="densenet121", resolution=32, loss="binary_cross_entropy", batch_size=4)
+CHEXNET = ChexnetConfig(model="resnet50", resolution=32, loss="binary_cross_entropy", batch_size=4)
 
 
 def main() -> None:

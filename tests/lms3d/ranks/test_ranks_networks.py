@@ -26,7 +26,7 @@ def test_two_ranks_are_one_with_a_batch_of_two_where_nothing_normalises_batches(
 
 
 def test_each_rank_normalises_its_own_batch_and_gradients_and_statistics_are_averaged(found):
-    """densenet121."""
+    """resnet50."""
     for kind in ("trainable", "moving"):
         weights = found[0]["chexnet"][kind]
         assert weights["way"] > 0

@@ -8,6 +8,7 @@ from lms3d.errors import Interrupted
 from lms3d.training.callbacks.cosine import LAST_SHARE, share
 from lms3d.training.run_state import learning_rate
 from tests.lms3d.training.test_trainer import STEPS, CtrlC, assert_same, history_of, make_model, run
+from tests.thorough import also
 
 KINDS = {
     "cosine": ({}, {"decay": "cosine", "warmup_epochs": 5}),
@@ -42,8 +43,13 @@ def straight(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("epoch", "step", "hook"), [(1, 1, "train"), (2, 1, "test")])
+TRAINING, VALIDATING = (1, 1, "train"), (2, 1, "test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "epoch", "step", "hook"),
+    [*((kind, *TRAINING) for kind in KINDS), ("all", *VALIDATING), *also(*((kind, *VALIDATING) for kind in KINDS))],
+)
 def test_interrupted_and_resumed_it_ends_with_the_same_bits(straight, tmp_path, kind, epoch, step, hook):
     with pytest.raises(Interrupted):
         run_of(kind, tmp_path, CtrlC(epoch, step, hook))

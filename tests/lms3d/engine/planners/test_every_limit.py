@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import keras
@@ -23,8 +22,9 @@ from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.keras_step.attachment import trace_step
+from tests.thorough import THOROUGH
 
-LIMITS = 5 if os.environ.get("CI") else 12  # they take a third of a minute each, and between two of them little is new
+LIMITS = 12 if THOROUGH else 4  # they take a third of a minute each, and between two of them little is new
 MACHINE = Machine()
 # A plan for more memory may be this much slower: a search that ends before it has seen all plans is not monotone.
 TOLERANCE = 1.05

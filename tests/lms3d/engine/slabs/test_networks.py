@@ -18,6 +18,8 @@ from lms3d.engine.passes import slicing
 from lms3d.engine.tensorflow import functions, reading
 from lms3d.engine.tensorflow.capture import traced_order
 from tests.lms3d.engine.slabs.networks import Stack, batch_for, compiled, in_float64, run, same, stacks, u_net
+from tests.lms3d.engine.small_models import densenet
+from tests.thorough import also, examples
 
 _FREE: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
@@ -81,8 +83,13 @@ def test_accumulated_and_clipped_gradients():
 
 
 @pytest.mark.slow
-def test_densenet121():
-    model = compiled(keras.applications.DenseNet121(weights=None, input_shape=(64, 64, 3), classes=5))
+@pytest.mark.parametrize("blocks", ["of two layers", *also("of DenseNet121")])
+def test_a_densenet(blocks):
+    shape = (64, 64, 3)
+    if blocks == "of two layers":
+        model = compiled(densenet(shape, 5))
+    else:
+        model = compiled(keras.applications.DenseNet121(weights=None, input_shape=shape, classes=5))
     batch = batch_for(model)
     whole, cut = run(model, batch, {}), run(model, batch, {0: 4, 1: 4, 2: 2})
     assert not cut.joined
@@ -106,7 +113,7 @@ def test_a_stack_made_by_chance(stack):
 
 @pytest.mark.slow
 @given(stacks())
-@settings(max_examples=12, **_FREE)
+@settings(max_examples=examples(3), **_FREE)
 def test_many_stacks_made_by_chance(stack):
     _stack_is_exact(stack)
 

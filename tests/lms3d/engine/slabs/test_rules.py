@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lms3d.engine.slabs.rules import RULES
 from tests.lms3d.engine.slabs import array_cases, number_cases, test_random, window_cases
 from tests.lms3d.engine.slabs.cases import Case, check
+from tests.thorough import examples
 
 CASES = [*window_cases.CASES, *array_cases.CASES, *number_cases.CASES]
 _EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -27,7 +28,7 @@ def test_a_rule_equals_its_op(case: Case, data: st.DataObject) -> None:
 @pytest.mark.slow
 @_EACH
 @given(st.data())
-@settings(max_examples=15, **_FREE)
+@settings(max_examples=examples(3), **_FREE)
 def test_a_rule_equals_its_op_for_many_settings(case: Case, data: st.DataObject) -> None:
     check(case, *data.draw(case.settings))
 

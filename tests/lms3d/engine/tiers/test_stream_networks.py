@@ -8,14 +8,17 @@ import pytest
 
 from lms3d.keras_step.callback import LMS
 from tests.lms3d.engine import transformers
-from tests.lms3d.engine.small_models import VOLUMES, Losses, build, state
+from tests.lms3d.engine.small_models import VOLUMES, Losses, build, densenet, state
 from tests.lms3d.engine.tiers.slow import RATES, registered
 from tests.lms3d.engine.traced import same_bits
+from tests.thorough import also
 
 MANUAL = {"swapout_threshold": 2, "swapin_ahead": 2, "swapin_groupby": 0, "sync_mode": 0}
 """Whatever is read again three ops later leaves the device."""
-NAMES = ("gpt", "segformer", *VOLUMES, "densenet")
-SLOW_TO_TRACE = "isensee2017"
+LINKS = (
+    ("gpt", RATES[2]), ("segformer", RATES[1]), ("unet3d", RATES[0]), ("isensee2017", RATES[1]), ("densenet", RATES[2]),
+    *also(*((name, rate) for name in ("gpt", "segformer", *VOLUMES, "densenet") for rate in RATES)),
+)  # fmt: skip
 
 
 def made(name: str) -> tuple[keras.Model, np.ndarray, np.ndarray]:
@@ -24,29 +27,13 @@ def made(name: str) -> tuple[keras.Model, np.ndarray, np.ndarray]:
     if name in VOLUMES:
         return build(name)
     model = densenet()
+    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", jit_compile=False)
     random = np.random.default_rng(3)
     return (
         model,
         random.normal(size=(4, 32, 32, 3)).astype(np.float32),
         random.integers(0, 2, (4, 14)).astype(np.float32),
     )
-
-
-def densenet() -> keras.Model:
-    """DenseNet with two layers a block for 121's 6 to 24, which take minutes to trace (`test_chexnet_lms` does)."""
-    keras.utils.set_random_seed(7)
-    layers = keras.layers
-    x = inputs = keras.Input((32, 32, 3))
-    for filters in (16, 24, 32):
-        x = layers.AveragePooling2D(2)(layers.Conv2D(filters, 1, use_bias=False)(x))
-        for _ in range(2):
-            y = layers.ReLU()(layers.BatchNormalization()(x))
-            y = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(32, 1, use_bias=False)(y)))
-            x = layers.Concatenate()([x, layers.Conv2D(8, 3, padding="same", use_bias=False)(y)])
-    outputs = layers.Dense(14, activation="sigmoid")(layers.GlobalAveragePooling2D()(x))
-    model = keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy", jit_compile=False)
-    return model
 
 
 class Training:
@@ -72,13 +59,12 @@ class Training:
         return [losses.seen, [v.numpy() for v in state(self.model)]]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_same_bits(name):
+@pytest.mark.parametrize(("name", "rate"), LINKS)
+def test_same_bits(name, rate):
     training, steps = Training(name), 2
     without = training.run(steps, enabled=False)
-    for rate in RATES[1:2] if name == SLOW_TO_TRACE else RATES:
-        with registered(rate):
-            same_bits(training.run(steps, tier="slow", **MANUAL), without)
+    with registered(rate):
+        same_bits(training.run(steps, tier="slow", **MANUAL), without)
 
 
 def dense(seed: int = 0) -> keras.Model:
