@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import ndimage
 
+from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.scoring import dice
 
@@ -29,6 +30,7 @@ FILE = "intensity_baseline.json"
 
 _SMOOTHING = 1.0  # the standard deviation of the Gaussian, in voxels
 _SAMPLES = 20_000  # voxels of each training case: enough for four means and ten covariances of each label
+_LEAST_SAMPLES = 10
 _REGULARISATION = 1e-3  # a label with few voxels, or an absent sequence, has no covariance that can be inverted
 
 
@@ -39,7 +41,7 @@ Volumes = tuple[np.ndarray, np.ndarray]
 def fit(cases: Iterable[Volumes]) -> QuadraticDiscriminantAnalysis:
     """The discriminant of training cases.
 
-    Labels count as often as they occur. ValueError if all sampled voxels have the same label.
+    Labels count as often as they occur; one with hardly a voxel is never given. InputError if the cases have no tumour.
     """
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
@@ -50,8 +52,13 @@ def fit(cases: Iterable[Volumes]) -> QuadraticDiscriminantAnalysis:
         chosen = rng.integers(0, len(smoothed), min(_SAMPLES, len(smoothed)))
         values.append(smoothed[chosen])
         labels.append(truth[brain][chosen])
-    analysis = QuadraticDiscriminantAnalysis(reg_param=_REGULARISATION)
-    return analysis.fit(np.concatenate(values), np.concatenate(labels))
+    known, counts = np.unique(every := np.concatenate(labels), return_counts=True)
+    if not (given := known[counts >= _LEAST_SAMPLES]).any():
+        raise InputError(
+            "training cases: found no tumour; expected label maps with one; check what the labels mean (--labels)"
+        )
+    kept = np.isin(every, given)
+    return QuadraticDiscriminantAnalysis(reg_param=_REGULARISATION).fit(np.concatenate(values)[kept], every[kept])
 
 
 def segment(analysis: QuadraticDiscriminantAnalysis, image: np.ndarray) -> np.ndarray:
