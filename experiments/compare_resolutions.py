@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data import pseudonyms, split
+from data import pseudonyms
 from experiments.harness import baseline, command, commands, page, runs, store
 from experiments.harness.child import of_module
 from experiments.harness.table import markdown
@@ -96,8 +96,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         _train(run)
         _predict(run)
     found, ways = average(planned, output)
-    parts = split.load(output / "split.json")
-    alone = baseline.measured(data, options.labels, parts.training, parts.validation, output)
+    alone = baseline.of_split(data, options.labels, output / "split.json", output)
     means = {("native", row.region): f"{row.mean:.3f}" for row in baseline.rows(alone)}
     print(_report(found, ways, options, _conditions(planned, typed), output, means))
     print(f"written: {output}")
@@ -225,6 +224,7 @@ def _predict(run: Run) -> None:
 
 
 def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
+    from data import split
     from data.brats import layouts
 
     if not path.exists():

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data import split
 from experiments.arms import plan, runs
 from experiments.arms.plan import Arm
 from experiments.harness import baseline, commands, page, table
@@ -58,9 +57,8 @@ def _score(
 
 def _intensities_alone(data: Path, options: argparse.Namespace, output: Path) -> list[list[str]]:
     """The rows of the baseline, fitted to the training cases of the first fold."""
-    training = split.load(plan.split_of(output, 0)).training
     tested = plan.tested(output).read_text(encoding="utf-8").split()
-    dice = baseline.measured(data, options.labels, training, tested, output)
+    dice = baseline.of_split(data, options.labels, plan.split_of(output, 0), output, tested)
     return [[TITLE, *row.cells(), ""] for row in baseline.rows(dice)]
 
 

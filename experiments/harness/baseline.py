@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data import split
 from data.brats import layouts
 from data.brats.case import load_images, load_truth
 from data.brats.geometry import foreground_box
@@ -35,6 +36,14 @@ class Row:
         """The row of a table; "" for a NaN."""
         figures = (self.mean, self.low, self.high)
         return [self.region, str(self.cases), *("" if np.isnan(one) else f"{one:.3f}" for one in figures)]
+
+
+def of_split(
+    data: Path, labels: str | None, path: Path, output: Path, tested: Sequence[str] | None = None
+) -> dict[str, list[float]]:
+    """See `measured`, for the split in a file. tested: the cases to score; None takes those that validate."""
+    parts = split.load(path)
+    return measured(data, labels, parts.training, parts.validation if tested is None else tested, output)
 
 
 def measured(
