@@ -82,7 +82,7 @@ def _draw(cases: dict[str, Volumes], schema: LabelSchema, path: Path) -> None:
         _histogram(panels[-1, column], [(image[..., column], truth) for image, truth in cases.values()], schema)
     panels[-1, 0].legend(fontsize=6, frameon=False)
     with replacing(path) as partial:
-        figure.savefig(partial, dpi=90)
+        figure.savefig(partial, dpi=70)
 
 
 def _outline(panel: Any, labels: np.ndarray, schema: LabelSchema) -> None:
