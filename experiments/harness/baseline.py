@@ -17,6 +17,7 @@ from data.brats.layouts import DataSet
 from lms3d.console import progress
 from lms3d.files import write_json
 from lms3d.scoring import rules, statistics
+from lms3d.scoring.dice import PERFECT
 from lms3d.tasks.brats import intensity_baseline
 from lms3d.tasks.brats.intensity_baseline import FILE, Volumes
 
@@ -72,7 +73,8 @@ def rows(dice: Mapping[str, Sequence[float]]) -> list[Row]:
 
 def _measure(data: Path, labels: str | None, training: Sequence[str], tested: Sequence[str]) -> dict[str, list[float]]:
     found = layouts.find_cases(data, labels=labels, require_complete=False)
-    empty = rules.select(None, found.schema.name, [case.id for case in found.cases]).both_empty
+    chosen = rules.select(None, found.schema.name, [case.id for case in found.cases])
+    empty = PERFECT if chosen.both_empty == "perfect" else float("nan")
     with progress() as report:
         analysis = intensity_baseline.fit(_read(found, training, "reading training cases", report))
         cases = _read(found, tested, "segmenting by intensity", report)
