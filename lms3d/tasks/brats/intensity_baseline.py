@@ -116,7 +116,7 @@ def _volumes(material: BratsMaterial, ids: Sequence[str]) -> Iterator[Volumes]:
 
 def _smoothed(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The brain (X, Y, Z) bool, and the smoothed z-scores of its voxels (V, 4). An absent sequence is 0 everywhere."""
-    brain: np.ndarray = image.any(axis=-1)
+    brain = np.asarray(image.any(axis=-1))
     inside = image[brain].astype(np.float32)
     inside = (inside - inside.mean(axis=0)) / np.maximum(inside.std(axis=0), 1e-6)
     smoothed = np.empty_like(inside)
