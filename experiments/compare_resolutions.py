@@ -16,17 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
 from lms3d.data import pseudonyms
-from lms3d.experiments.harness import command, commands, page, runs, store
+from lms3d.experiments.harness import baseline, command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.table import markdown
 from lms3d.files import writable_folder, write_json, write_text
+from lms3d.tasks.brats.intensity_baseline import TITLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +96,9 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         _train(run)
         _predict(run)
     found, ways = average(planned, output)
-    print(_report(found, ways, options, _conditions(planned, typed), output))
+    alone = baseline.of_split(data, options.labels, output / "split.json", output)
+    means = {("native", row.region): f"{row.mean:.3f}" for row in baseline.rows(alone)}
+    print(_report(found, ways, options, _conditions(planned, typed), output, means))
     print(f"written: {output}")
 
 
@@ -167,8 +170,11 @@ def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str
     return rows
 
 
-def _report(found: pd.DataFrame, ways: Ways, options: argparse.Namespace, conditions: list[str], output: Path) -> str:
-    """Write tables and box plots; returns the text of report.md."""
+def _report(
+    found: pd.DataFrame, ways: Ways, options: argparse.Namespace, conditions: list[str], output: Path,
+    alone: Mapping[tuple[str, str], str],
+) -> str:  # fmt: skip
+    """Write tables and box plots; returns the text of report.md. alone: (space, region) -> Dice of the baseline."""
     from lms3d.scoring import scores
     from lms3d.tasks.brats.evaluate import write_report
 
@@ -176,9 +182,17 @@ def _report(found: pd.DataFrame, ways: Ways, options: argparse.Namespace, condit
     models = f"{options.models} model{'s' if options.models > 1 else ''}"
     write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}", ways=ways)
     (output / "summary.md").unlink()  # report.md has the same table
-    head = ["space", "region", low, high, "difference", f"{high} better"]
+    head = ["space", "region", low, high, "difference", f"{high} better", TITLE]
     rows = [
-        [space, region, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", f"{better} of {cases} cases"]
+        [
+            space,
+            region,
+            f"{a:.3f}",
+            f"{b:.3f}",
+            f"{b - a:+.3f}",
+            f"{better} of {cases} cases",
+            alone.get((space, region), ""),
+        ]
         for space, region, a, b, better, cases in differences(found, low, high)
     ]
     summary = scores.to_markdown(scores.summarise(found, ways)).rstrip("\n")

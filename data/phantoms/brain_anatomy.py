@@ -31,6 +31,8 @@ class Template:
     brain: np.ndarray
     deep: np.ndarray
     """The nearness of the ventricles: 1 inside, falling to 0 over about 15 mm."""
+    surface: np.ndarray
+    """The nearness of the meninges: 1 on the brain's surface and in the cleft between its halves, falling to 0 over about 3 mm."""
     centre: np.ndarray
     """The centre of the brain, (3,) in voxels."""
     size: np.ndarray
@@ -45,6 +47,7 @@ class Brain:
     grey: np.ndarray
     fluid: np.ndarray
     deep: np.ndarray
+    surface: np.ndarray
     mask: np.ndarray
     """The brain, (X, Y, Z) bool."""
 
@@ -82,11 +85,14 @@ def template() -> Template:
     depth = ndimage.distance_transform_edt(brain > 0.5)
     to_ventricle = ndimage.distance_transform_edt(~(fluid & (depth > 22)))
     centre = np.array([(axis[0] + axis[-1]) / 2 - part.start for axis, part in zip(used, inside, strict=True)])
+    from_middle = np.abs(np.arange(brain.shape[0]) - centre[0])[:, None, None]
+    cleft = exp(-from_middle / 1.5) * (1 - np.clip(white + grey, 0, 1)) * (depth > 2)
     return Template(
         white=white,
         grey=grey,
         brain=brain,
         deep=exp(-to_ventricle / 6).astype(np.float32),
+        surface=np.maximum(exp(-np.maximum(depth - 1, 0) / 1.2), cleft * (to_ventricle > 4)).astype(np.float32),
         centre=centre,
         size=np.array([axis[-1] - axis[0] + 1 for axis in used], float),
     )
@@ -119,15 +125,15 @@ def warp(
     if pose.mirrored:
         place[0] *= -1  # the atlas is not quite symmetric
     place += atlas.centre.astype(np.float32)[:, None, None, None]
-    white, grey, brain, deep = (
+    white, grey, brain, deep, surface = (
         ndimage.map_coordinates(array, place, order=1, output=np.float32)
-        for array in (atlas.white, atlas.grey, atlas.brain, atlas.deep)
+        for array in (atlas.white, atlas.grey, atlas.brain, atlas.deep, atlas.surface)
     )
     mask = brain > 0.5
     white, grey = _sharpened(white), _sharpened(grey)
     total = np.maximum(white + grey, 1.0)
     white, grey = white / total, grey / total
-    return Brain(white=white, grey=grey, fluid=1 - white - grey, deep=deep, mask=mask)
+    return Brain(white=white, grey=grey, fluid=1 - white - grey, deep=deep, surface=surface, mask=mask)
 
 
 def _sharpened(share: np.ndarray) -> np.ndarray:

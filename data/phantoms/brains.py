@@ -30,7 +30,7 @@ from lms3d.data.workers import run_all
 SHAPE = (240, 240, 155)
 """The shape of a BraTS volume, at 1 mm."""
 
-_VERSION = 4  # raise it when a change here changes the voxels
+_VERSION = 5  # raise it when a change here changes the voxels
 _CENTRE = (119.5, 126.0, 73.5)  # of the brain, in voxels of 1 mm
 _BOX_MM = (176, 212, 172)  # around the brain; only this box is computed
 _COARSE_MM = 4.0
@@ -104,8 +104,8 @@ def make_case(seed: int, index: int, spacing_mm: float = 1.0) -> tuple[np.ndarra
     brain = warp(pose, _box_shape(spacing_mm), spacing_mm, push)
     inside, part = _placement(brain.mask.shape, spacing_mm)
     brain.mask[_outside(part, brain.mask.shape)] = False
-    labels = grow(rng, plan, brain, spacing_mm)
-    images = render(rng, brain, labels, spacing_mm)
+    tissue, labels = grow(rng, plan, brain, spacing_mm)
+    images = render(rng, brain, tissue, spacing_mm)
     shape = _grid_shape(spacing_mm)
     all_images, all_labels = np.zeros((len(CHANNELS), *shape), np.int16), np.zeros(shape, np.uint8)
     all_images[(slice(None), *inside)] = images[(slice(None), *part)]

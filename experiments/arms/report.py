@@ -10,9 +10,10 @@ from typing import Any
 
 from lms3d.experiments.arms import plan, runs
 from lms3d.experiments.arms.plan import Arm
-from lms3d.experiments.harness import commands, page, table
+from lms3d.experiments.harness import baseline, commands, page, table
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.runs import epoch_seconds
+from lms3d.tasks.brats.intensity_baseline import TITLE
 
 BUDGETS = {
     "updates": "After equal updates: {epochs} epochs of every arm",
@@ -30,9 +31,9 @@ def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, typed: s
     ]
     for budget in BUDGETS:
         _score(arms, rounds, budget, data, options, output)
-    compared = _compared(output)
+    compared, alone = _compared(output), _intensities_alone(data, options, output)
     for budget, title in BUDGETS.items():
-        tables = _tables(output / budget, compared.get(budget, []))
+        tables = _tables(output / budget, compared.get(budget, []), alone)
         sections += [f"## {title.format(epochs=options.epochs)}", *tables]
     page.write(output / "report.md", [*sections, _conditions(options, output), f"Made by `{typed}`."])
 
@@ -54,12 +55,19 @@ def _score(
     commands.run([*command, "--output", str(output / budget)])
 
 
-def _tables(folder: Path, compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Means with intervals and ceilings on the files' grid, and the pairs."""
+def _intensities_alone(data: Path, options: argparse.Namespace, output: Path) -> list[list[str]]:
+    """The rows of the baseline, fitted to the training cases of the first fold."""
+    tested = plan.tested(output).read_text(encoding="utf-8").split()
+    dice = baseline.of_split(data, options.labels, plan.split_of(output, 0), output, tested)
+    return [[TITLE, *row.cells(), ""] for row in baseline.rows(dice)]
+
+
+def _tables(folder: Path, compared: Sequence[Mapping[str, Any]], alone: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Means with intervals and ceilings on the files' grid, and the pairs. alone: the rows of the baseline."""
     shown = ("predictions", "region", "n", "mean", "low", "high", "mean_ceiling_dice")
     rows = [row for row in table.read_csv(folder / "summary.csv") if row["space"] == "native"]
     head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling"]
-    yield table.markdown(head, [[_rounded(row[name]) for name in shown] for row in rows])
+    yield table.markdown(head, [*([_rounded(row[name]) for name in shown] for row in rows), *alone])
     if compared:
         names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
         head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
@@ -109,7 +117,8 @@ def _conditions(options: argparse.Namespace, output: Path) -> str:
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
         "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. "
         "With one seed the verdicts are about these cases alone.",
-        "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back.",
+        "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back. "
+        f"{TITLE.capitalize()}: a discriminant analysis without a network, which arms have to beat.",
         f"{page.machine()} Seconds are those of this machine, whatever else it did.",
     ])  # fmt: skip
 

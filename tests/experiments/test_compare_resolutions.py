@@ -46,6 +46,7 @@ def commands(monkeypatch):
     made = Commands()
     monkeypatch.setattr(compare.commands, "run", made.run)
     monkeypatch.setattr(compare, "_write_split", lambda *_: None)
+    monkeypatch.setattr(compare.baseline, "of_split", lambda *_: {"WT": [0.25, 0.75]})
     labels = ["32-seed1", "48-seed1", "32-seed2", "48-seed2"]
     dice = dict(zip(labels, (0.5, 0.6, 0.7, 0.8), strict=True))
     folders = [type("Folder", (), {"label": label}) for label in labels]
@@ -79,7 +80,8 @@ def test_every_model_shares_the_split_and_differs_in_its_seed(tmp_path, commands
 def test_the_report_has_the_mean_over_models(tmp_path, commands, capsys):
     assert compare.main(arguments(tmp_path)) == 0
     report = (tmp_path / "out/report.md").read_text()
-    assert "| cube | WT | 0.650 | 0.750 | +0.100 | 2 of 2 cases |" in report
+    assert "| cube | WT | 0.650 | 0.750 | +0.100 | 2 of 2 cases |  |" in report
+    assert "| native | WT | 0.650 | 0.750 | +0.100 | 2 of 2 cases | 0.500 |" in report
     assert "| 48-seed2 | 6 |" in report
     assert "Made by `python -m experiments.compare_resolutions --low 32" in report
     assert report in capsys.readouterr().out

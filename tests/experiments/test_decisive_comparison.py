@@ -110,6 +110,7 @@ def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, called):
     text = (tmp_path / "out/report.md").read_text()
     assert "| C | 32x48x32 at 1 mm | 3 | 2.0 | 2.00 |" in text
     assert "| A | WT | 4 | 0.800 | 0.700 | 0.900 | 0.950 |" in text
+    assert text.count("| intensities alone | WT | 4 | 0.") == 2
     assert "Made by `python -m experiments.decisive_comparison --low 16" in text
 
 

@@ -88,14 +88,17 @@ class BrainTumours(Task):
     def finish(
         self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
     ) -> None:
-        """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
-        rest of the run is done."""
+        """Measures the baseline on the embedded brains. Draws figures/slice.png: one validation case, segmented by the best
+        weights. If that does not fit, a message says so: the rest of the run is done."""
         import numpy as np
 
         from lms3d.data import pseudonyms
         from lms3d.data.brats.schema import CHANNELS
         from lms3d.scoring.figures import slices
+        from lms3d.tasks.brats import intensity_baseline
 
+        if options.data is None:
+            intensity_baseline.measure(run_dir, material)
         cache, case_id = material.cache, material.split.validation[0]
         image, truth = cache.image(case_id), cache.truth(case_id)
         assert truth is not None, "the pipeline refuses validation cases without truth"
@@ -113,12 +116,15 @@ class BrainTumours(Task):
         )  # fmt: skip
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
+        from lms3d.tasks.brats import intensity_baseline
+
         rows = {}
         if history.rows:
             best = min(history.rows, key=lambda row: row["val_loss"])
             shown = [name.removeprefix("val_dice_") for name in best if name.startswith("val_dice_")]
             dice = "  ".join(f"{region} {best[f'val_dice_{region}']:.3f}" for region in shown)
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
+        rows |= intensity_baseline.results(run_dir)
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
 
     def packaged(self, run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> dict[str, Any]:

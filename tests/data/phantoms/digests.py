@@ -50,14 +50,14 @@ def _functions() -> dict[str, str]:
 
 def _phantoms() -> dict[str, str]:
     atlas = template()
-    found = {"atlas": digest(atlas.white, atlas.grey, atlas.brain, atlas.deep)}
+    found = {"atlas": digest(atlas.white, atlas.grey, atlas.brain, atlas.deep, atlas.surface)}
     for index in range(2):
         rng = np.random.default_rng([5, index])
         pose = draw_pose(rng)
         brain = warp(pose, (44, 53, 43), 4.0, (np.array([3.0, -20.0, 9.0]), 40.0, 0.3))
         plan = draw_plan(rng, brain, 4.0)
         found[f"pose {index}"] = digest(pose.matrix, *pose.bends)
-        found[f"brain {index}"] = digest(brain.white, brain.grey, brain.fluid, brain.deep, brain.mask)
+        found[f"brain {index}"] = digest(brain.white, brain.grey, brain.fluid, brain.deep, brain.surface, brain.mask)
         found[f"plan {index}"] = digest(np.array([*plan.volumes_mm3.values(), *plan.centre_mm, plan.push]))
         found[f"phantom {index}"] = digest(*brains.make_case(5, index, 4.0))
     return found

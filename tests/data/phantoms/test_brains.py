@@ -10,7 +10,8 @@ from scipy import ndimage
 from lms3d.data.brats import layouts
 from lms3d.data.brats.schema import CHANNELS
 from lms3d.data.errors import DataError
-from lms3d.data.phantoms import brain_tumour, brains
+from lms3d.data.phantoms import brain_anatomy, brain_tumour, brains
+from lms3d.tasks.brats import intensity_baseline
 from tests.data.small_data import check_case
 
 
@@ -116,27 +117,42 @@ def test_volumes_follow_the_published_distribution():
     assert np.log(oedema).std() > 0.5
 
 
-def test_some_tumours_have_small_satellites_beside_the_core(monkeypatch):
-    """The components of 50 to 1,000 mm^3. Gaps in a rim leave smaller ones, and a second core is larger."""
+def planned(volumes: dict[int, float]) -> tuple[brain_tumour.Plan, brain_anatomy.Brain]:
+    """A tumour of these volumes to grow, and the brain for it, on a grid of 2 mm."""
     rng = np.random.default_rng(0)
     brain = brains.warp(brains.draw_pose(rng), brains._box_shape(2.0), 2.0)
-    volumes = {1: 5e3, 2: 4e4, 4: 1.5e4}
     plan = brain_tumour.Plan(volumes_mm3=volumes, centre_mm=np.array([30.0, 10, 20]), core_radius_mm=16.8, push=0.2)
+    return plan, brain
+
+
+def test_some_tumours_have_small_satellites_beside_the_core(monkeypatch):
+    """The components of 50 to 4,000 mm^3. Gaps in a rim leave smaller ones, and a second core is larger."""
+    volumes = {1: 5e3, 2: 4e4, 4: 1.5e4}
+    plan, brain = planned(volumes)
 
     def shells(seed: int) -> list[float]:
         """The share of oedema around each satellite."""
-        labels = brain_tumour.grow(np.random.default_rng(seed), plan, brain, 2.0)
+        labels, _ = brain_tumour.grow(np.random.default_rng(seed), plan, brain, 2.0)
         found = [8 * np.count_nonzero(labels == label) for label in volumes]
         assert found == pytest.approx(list(volumes.values()), abs=8)
         cores, count = ndimage.label(np.isin(labels, (1, 4)))
-        small = [cores == i for i in range(1, count + 1) if 50 < 8 * np.count_nonzero(cores == i) < 1000]
+        small = [cores == i for i in range(1, count + 1) if 50 < 8 * np.count_nonzero(cores == i) < 4000]
         return [np.mean(labels[ndimage.binary_dilation(one) & ~one & brain.mask] == 2) for one in small]
 
-    oedema = [shells(seed) for seed in range(40)]
-    assert 5 <= sum(map(bool, oedema)) <= 20
+    oedema = [shells(seed) for seed in range(20)]
+    assert 3 <= sum(map(bool, oedema)) <= 11
     assert np.mean([share for one in oedema for share in one]) > 0.4
     monkeypatch.setattr(brain_tumour, "SATELLITES", 0)
-    assert sum(bool(shells(seed)) for seed in range(40)) < 4
+    assert sum(bool(shells(seed)) for seed in range(20)) < 3
+
+
+def test_a_rater_draws_the_planned_volumes_and_disagrees_at_the_borders():
+    volumes = {1: 5e3, 2: 4e4, 4: 1.5e4}
+    plan, brain = planned(volumes)
+    tissue, labels = brain_tumour.grow(np.random.default_rng(1), plan, brain, 2.0)
+    assert [8 * np.count_nonzero(labels == label) for label in volumes] == pytest.approx([*volumes.values()], abs=8)
+    agreement = [dice(np.isin(tissue, region), np.isin(labels, region)) for region in ((1, 2, 4), (1, 4), (4,))]
+    assert 0.7 < min(agreement) <= max(agreement) < 0.96
 
 
 def test_brains_have_the_size_of_cropped_brats_brains():
@@ -157,6 +173,15 @@ def test_a_threshold_does_not_solve_it():
         flair, tumour = images[2][inside], labels[inside] > 0
         scores.append(max(dice(flair > level, tumour) for level in np.quantile(flair, np.linspace(0.5, 0.99, 50))))
     assert np.mean(scores) < 0.75
+
+
+def test_intensities_alone_do_not_solve_it():
+    """Not even with the cases that they were fitted to."""
+    made = [brains.make_case(1, index, 4.0) for index in range(8)]
+    cases = [(np.moveaxis(images, 0, -1), labels) for images, labels in made]
+    found = intensity_baseline.scores(intensity_baseline.fit(cases), cases, {"WT": (1, 2, 4), "TC": (1, 4), "ET": (4,)})
+    assert np.mean(found["WT"]) < 0.65
+    assert np.mean(found["ET"]) < 0.55
 
 
 def test_wrong_input(tmp_path):

@@ -1,0 +1,71 @@
+"""`python -m experiments.intensity_baseline`: what intensities alone score, without a network.
+
+A network that does not score more has learnt nothing but intensities. `lms3d.tasks.brats.intensity_baseline` says how the baseline
+works; `lms3d.train` on the embedded brains, `experiments.decisive_comparison` and `experiments.compare_resolutions` show it beside
+their networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lms3d import cli
+from lms3d.data import pseudonyms, split
+from lms3d.data.brats import layouts
+from lms3d.experiments.harness import baseline, command, commands, page, table
+from lms3d.files import writable_folder
+from lms3d.tasks.brats.intensity_baseline import TITLE
+
+_DESCRIPTION = """\
+Segment by intensities alone: quadratic discriminant analysis of the four smoothed sequences, of whose voxels the largest component
+is kept. It is fitted to the training cases and scored on the validation cases, on the grid of the files."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.intensity_baseline
+  python -m experiments.intensity_baseline --data ~/BraTS2020 --split runs/192/split.json
+
+writes into --output: intensity_baseline.json (Dice of each case), report.md
+exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fits, segments, scores and reports. Returns the exit code."""
+    return command.main("intensity_baseline", _parser, _run, arguments)
+
+
+def _run(options: argparse.Namespace, typed: str) -> None:
+    pseudonyms.start(options.anonymous)
+    output = writable_folder(Path(options.output).expanduser(), "--output")
+    data = commands.data_folder(options.data)
+    found = layouts.find_cases(data, labels=options.labels, require_complete=False)
+    parts = (
+        split.load(options.split)
+        if options.split
+        else split.make(found.complete, options.split_seed, patients=found.patients)
+    )
+    dice = baseline.measured(data, options.labels, parts.training, parts.validation, output)
+    head = ["region", "cases", "Dice", "95 % from", "to"]
+    rows = [row.cells() for row in baseline.rows(dice)]
+    note = f"Fitted to {len(parts.training)} cases of {data.name}; cases: those that validate. Made by `{typed}`."
+    print(page.write(output / "report.md", [f"# {TITLE.capitalize()}", table.markdown(head, rows), note]))
+    print(f"written: {output}")
+
+
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.intensity_baseline", description=_DESCRIPTION, epilog=_EPILOG)
+    command.add_volumes(parser)
+    drawn = "split.json of a run (default: a split drawn by --split-seed)"
+    parser.add_argument("--split", type=cli.path, metavar="FILE", default=None, help=drawn)
+    seed = "draws the split, as --seed of lms3d.train does (default: 0)"
+    parser.add_argument("--split-seed", type=cli.whole(0), metavar="N", default=0, help=seed)
+    command.add_output(parser, "intensity-baseline")
+    command.add_anonymous(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
