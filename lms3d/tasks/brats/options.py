@@ -12,7 +12,7 @@ from lms3d import cli
 from lms3d.config import StagedConfig, flag, option
 from lms3d.errors import InputError
 
-MODELS = ("isensee2017", "unet3d")
+MODELS = ("isensee2017", "unet3d", "resenc")
 _SWITCH = argparse.BooleanOptionalAction
 
 
@@ -78,7 +78,9 @@ class BratsConfig(StagedConfig):
     )  # fmt: skip
     """See `data.brats.distortions`."""
     deep_supervision: bool = option(
-        False, "a loss for each deeper head of isensee2017, beside that of their sum (default: off)", action=_SWITCH
+        False,
+        "a loss for each deeper head of isensee2017 or resenc, beside that of the finest (default: off)",
+        action=_SWITCH,
     )
 
     summary: ClassVar[str] = "tumours in brain scans"
@@ -125,9 +127,9 @@ class BratsConfig(StagedConfig):
             from data.brats.distortions import check_names
 
             check_names(self.distort)
-        if self.deep_supervision and self.model != "isensee2017":
+        if self.deep_supervision and self.model == "unet3d":
             raise InputError(
-                f"--deep-supervision: {self.model} has one head; leave it out, or take --model isensee2017"
+                "--deep-supervision: unet3d has one head; leave it out, or take --model isensee2017 or resenc"
             )
         self._check_patch()
         super().check(given)
