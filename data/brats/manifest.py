@@ -22,11 +22,12 @@ from typing import Any
 
 from data import pseudonyms
 from data.brats import definition
-from data.brats.case import Case
-from data.brats.header import ENDINGS
-from data.brats.schema import CHANNELS, LabelSchema, schema_named
+from data.brats.schema import CHANNELS, schema_named
 from data.errors import DataError
 from data.files import delimiter
+from data.volumes.case import Case
+from data.volumes.header import ENDINGS
+from data.volumes.labels import LabelSchema
 from lms3d.common.json_values import decoded, parse
 
 SUFFIXES = (".csv", ".json")
@@ -136,7 +137,8 @@ def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]
     problem = f"{problems[0]}, or leave the case out (python -m data.prepare DATA --skip-bad)" if problems else ""
     images = {channel: files[channel] for channel in CHANNELS if channel in files}
     return Case(
-        id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "", absent=tuple(absent),
+        id=row["case"], images=images, channels=CHANNELS, truth=files.get("truth"), patient=row.get("patient") or "",
+        absent=tuple(absent),
         problem=problem,
     )  # fmt: skip
 

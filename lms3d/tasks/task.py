@@ -71,8 +71,8 @@ class PredictRequest:
     labels: str | None
     output: Path
     tta: str | None
-    """The symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; None: none. Any of them averages an
-    image with its mirror image."""
+    """The symmetries over which predictions are averaged, one of `data.volumes.symmetries.SETS`; None: none. Any of them averages
+    an image with its mirror image."""
     progress: Progress
     cases: Path | None = None
     """A text file with the names of the cases to predict, one per line; None: all."""

@@ -18,9 +18,11 @@ import tensorflow as tf
 
 import models
 from data import prepare, split
-from data.brats import cache, layouts, normalise, symmetries
-from data.brats.preprocess import cube, to_native
-from data.brats.targets import Labels, targets_of
+from data.brats import layouts
+from data.brats.preprocess import cube
+from data.volumes import cache, normalise, symmetries
+from data.volumes.preprocess import to_native
+from data.volumes.targets import Labels, targets_of
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
 from lms3d.engine.tensorflow import functions

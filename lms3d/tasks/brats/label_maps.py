@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from data import pseudonyms
-from data.brats import definition, targets, volume
-from data.brats.case import nearness
-from data.brats.geometry import Geometry
-from data.brats.header import nifti_image, read_header
+from data.brats import definition
 from data.errors import DataError
+from data.volumes import targets, volume
+from data.volumes.case import nearness
+from data.volumes.geometry import Geometry
+from data.volumes.header import nifti_image, read_header
 from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
@@ -45,7 +46,7 @@ class Predictions:
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
-    """The symmetries over which predictions were averaged, one of `data.brats.symmetries.SETS`; None: none."""
+    """The symmetries over which predictions were averaged, one of `data.volumes.symmetries.SETS`; None: none."""
     data: str
     """The folder of the data set."""
     fingerprint: str
@@ -55,7 +56,7 @@ class Predictions:
     meaning: Mapping[str, Any] = field(default_factory=dict)
     """That schema, as `data.brats.definition` describes it; empty if an earlier version wrote the file."""
     targets: str = "labels"
-    """What the network has learnt: a name in `data.brats.targets.KINDS`."""
+    """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
     schema_of_data: str = ""
     """The name of the data set's own schema, if the network does not know its labels; empty: it is `schema`."""
     left_out: list[str] = field(default_factory=list)

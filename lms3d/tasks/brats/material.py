@@ -19,13 +19,13 @@ from lms3d.tasks.task import chief_first
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from data.brats.cache import Cache
-    from data.brats.layouts import DataSet
-    from data.brats.normalise import Normalisation
     from data.brats.preprocess import Preprocessing
-    from data.brats.presentation import Presentation
-    from data.brats.targets import Targets
     from data.split import Split
+    from data.volumes.cache import Cache
+    from data.volumes.data_set import DataSet
+    from data.volumes.normalise import Normalisation
+    from data.volumes.presentation import Presentation
+    from data.volumes.targets import Targets
 
 
 _NAMED = 5  # cases that a note names
@@ -55,7 +55,7 @@ class BratsMaterial:
         return len(self.split.validation)
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
+        from data.volumes import pipeline
 
         return pipeline.training_dataset(
             self.cache, self.targets, self.split.training, self.normalisation, batch_size=self.batch_size,
@@ -63,7 +63,7 @@ class BratsMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
+        from data.volumes import pipeline
 
         # A rank without a case of its own evaluates another's, which does not count.
         share = world.share(self.split.validation) or self.split.validation[:1]
@@ -76,11 +76,12 @@ class BratsMaterial:
 def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> BratsMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from data import split
-    from data.brats import cache, layouts, normalise
+    from data.brats import layouts
     from data.brats.definition import described
     from data.brats.schema import CHANNELS
-    from data.brats.targets import targets_of
     from data.phantoms import brains
+    from data.volumes import cache, normalise
+    from data.volumes.targets import targets_of
 
     folder = options.data
     if folder is None:
@@ -152,7 +153,7 @@ def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
 def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
     """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
     from data.brats.schema import schema_named
-    from data.brats.targets import targets_of
+    from data.volumes.targets import targets_of
 
     if material is not None:
         return material.targets
@@ -160,8 +161,8 @@ def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
 
 
 def _presentation(options: BratsConfig) -> Presentation:
-    from data.brats.distortions import check_names
-    from data.brats.presentation import Presentation
+    from data.volumes.distortions import check_names
+    from data.volumes.presentation import Presentation
 
     patch = (options.patch,) * 3 if options.patch else None
     symmetries = options.symmetries if options.augment else "none"

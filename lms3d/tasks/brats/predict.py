@@ -15,15 +15,15 @@ import numpy as np
 from nibabel.affines import voxel_sizes
 
 from data import pseudonyms, split
-from data.brats import cache, normalise, symmetries
-from data.brats.cache import Cache
 from data.brats.definition import described
-from data.brats.normalise import Normalisation
-from data.brats.preprocess import to_native
-from data.brats.resample import resize
 from data.brats.schema import CHANNELS
-from data.brats.targets import Targets, targets_of
 from data.phantoms import brains
+from data.volumes import cache, normalise, symmetries
+from data.volumes.cache import Cache
+from data.volumes.normalise import Normalisation
+from data.volumes.preprocess import to_native
+from data.volumes.resample import resize
+from data.volumes.targets import Targets, targets_of
 from data.words import counted
 from lms3d.common.json_values import decoded
 from lms3d.console import say

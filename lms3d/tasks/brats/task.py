@@ -148,7 +148,7 @@ def _start_from(
     """
     from data.brats import definition
     from data.brats.schema import CHANNELS
-    from data.brats.targets import targets_of
+    from data.volumes.targets import targets_of
     from lms3d import tasks
 
     run_dir = options.start_from
@@ -201,7 +201,7 @@ def _segment(
     run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
 ) -> np.ndarray:
     """The labels (A, B, C) that the best weights predict for a case."""
-    from data.brats import normalise
+    from data.volumes import normalise
     from lms3d.tasks import inference
     from lms3d.tasks.brats import segment
     from lms3d.training.callbacks import best_weights

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import patches
 from data.errors import DataError
+from data.volumes import patches
 
 shapes = st.tuples(*[st.integers(4, 14)] * 3)
 

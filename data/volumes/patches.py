@@ -13,11 +13,11 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from data.brats.geometry import Box, Shape
 from data.errors import DataError
+from data.volumes.geometry import Box, Shape
 
-TUMOUR_SHARE = 1 / 3
-"""The share of training patches that are drawn around a voxel of the tumour, as in nnU-Net; the others lie anywhere."""
+FOREGROUND_SHARE = 1 / 3
+"""The share of training patches that are drawn around a voxel of the foreground, as in nnU-Net; the others lie anywhere."""
 OVERLAP = 0.5
 SIGMA_SHARE = 1 / 8
 """The standard deviation of the weights, as a share of the window."""
@@ -30,26 +30,44 @@ def check_patch(patch: Sequence[int], shape: Sequence[int]) -> None:
         raise DataError(f"--patch: found {sizes}; expected at most the volume, {volume}; choose a smaller patch")
 
 
-def random_patch(truth: np.ndarray, patch: Shape, random: np.random.Generator) -> Box:
-    """Draws a patch of a label map (A, B, C): around a random voxel of the tumour in TUMOUR_SHARE of the draws, else anywhere."""
-    tumour = np.flatnonzero(truth) if random.random() < TUMOUR_SHARE else np.empty(0, np.intp)
-    if tumour.size:
-        voxel = np.unravel_index(tumour[random.integers(tumour.size)], truth.shape)
+def random_patch(truth: np.ndarray, patch: Shape, random: np.random.Generator, *, evenly: bool = False) -> Box:
+    """Draws a patch of a label map (A, B, C): around a random voxel of the foreground in FOREGROUND_SHARE of the draws, else
+    anywhere.
+
+    evenly: draw a label of the map first, then one of its voxels. A patch that is larger than the map lies around it.
+    """
+    foreground = np.empty(0, np.intp)
+    if random.random() < FOREGROUND_SHARE:
+        wanted = _random_label(truth, random) if evenly else None
+        foreground = np.flatnonzero(truth if wanted is None else truth == wanted)
+    if foreground.size:
+        voxel = np.unravel_index(foreground[random.integers(foreground.size)], truth.shape)
         return _inside(
             [int(v) - int(random.integers(size)) for v, size in zip(voxel, patch, strict=True)], patch, truth.shape
         )
-    room = (whole - size for whole, size in zip(truth.shape, patch, strict=True))
+    room = (max(0, whole - size) for whole, size in zip(truth.shape, patch, strict=True))
     return _inside([int(random.integers(most + 1)) for most in room], patch, truth.shape)
 
 
+def _random_label(truth: np.ndarray, random: np.random.Generator) -> int | None:
+    """A label of the foreground, each with the same chance. None if there is none."""
+    labels = np.flatnonzero(np.bincount(truth.reshape(-1), minlength=1)[1:]) + 1
+    return int(labels[random.integers(labels.size)]) if labels.size else None
+
+
 def central_patch(truth: np.ndarray, patch: Shape) -> Box:
-    """The patch for validation: around the tumour's centre of mass, or without tumour around the middle of the volume."""
+    """The patch for validation: around the foreground's centre of mass, or without foreground around the middle of the volume."""
     middle = ndimage.center_of_mass(truth > 0) if truth.any() else [(size - 1) / 2 for size in truth.shape]
     return _inside([round(m - (size - 1) / 2) for m, size in zip(middle, patch, strict=True)], patch, truth.shape)
 
 
 def _inside(lower: Sequence[int], patch: Shape, shape: Sequence[int]) -> Box:
-    a, b, c = (min(max(low, 0), whole - size) for low, size, whole in zip(lower, patch, shape, strict=True))
+    """The box of a patch's size that begins at `lower`, or as near to it as the volume allows. On an axis on which the patch is
+    larger than the volume, the volume lies in its middle."""
+    a, b, c = (
+        min(max(low, 0), whole - size) if whole >= size else -((size - whole) // 2)
+        for low, size, whole in zip(lower, patch, shape, strict=True)
+    )
     return Box(lower=(a, b, c), upper=(a + patch[0], b + patch[1], c + patch[2]))
 
 
@@ -75,9 +93,12 @@ def weights(patch: Shape) -> np.ndarray:
 def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
     """The probabilities (A, B, C, outputs) float32 of a normalised image (A, B, C, channels), computed window by window.
 
-    network: an image of size `patch` -> its probabilities (*patch, outputs).
+    network: an image of size `patch` -> its probabilities (*patch, outputs). A smaller image is shown with its smallest values
+    around it.
     """
     shape = (image.shape[0], image.shape[1], image.shape[2])
+    if any(size > whole for size, whole in zip(patch, shape, strict=True)):
+        return _around(network, image, patch)
     if shape == patch:
         return network(image)
     total: np.ndarray | None = None
@@ -90,3 +111,18 @@ def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarra
         box.crop(sum_of_weights)[...] += weight
     assert total is not None, "a volume has at least one window"
     return total / sum_of_weights
+
+
+def _around(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
+    """`sliding_window` for an image that is smaller than the patch on an axis."""
+    a, b, c = (max(size, whole) for size, whole in zip(patch, image.shape[:3], strict=True))
+    box = _inside((0, 0, 0), (a, b, c), image.shape[:3])
+    probabilities = sliding_window(network, np.ascontiguousarray(box.crop(image, smallest)), patch)
+    lower = (-box.lower[0], -box.lower[1], -box.lower[2])
+    upper = (lower[0] + image.shape[0], lower[1] + image.shape[1], lower[2] + image.shape[2])
+    return Box(lower=lower, upper=upper).crop(probabilities)
+
+
+def smallest(image: np.ndarray) -> np.ndarray:
+    """The smallest value of each channel of an image (A, B, C, channels): air in a CT, background in a magnetic resonance image."""
+    return np.asarray(image.min(axis=(0, 1, 2)))

@@ -3,7 +3,7 @@
     <cache root>/cubes/<fingerprint>-<schema>-<preprocessing>-v2/
         index.json                  written last, when every entry exists
         skipped.csv                 cases that could not be used, and why; only if the user had them left out
-        <case id>/image.npy         (A, B, C, 4) float16, divided by a power of two per channel so that it fits
+        <case id>/image.npy         (A, B, C, channels) float16, divided by a power of two per channel so that it fits
         <case id>/truth.npy         (A, B, C) uint8, absent for a case without truth
         <case id>/entry.json        geometry, scale, statistics, size and checksum of both files
 
@@ -18,7 +18,7 @@ import math
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from data import files
-from data.brats.case import Case, load_images, load_truth, require_usable
-from data.brats.geometry import Geometry, foreground_box
-from data.brats.header import GZIP
-from data.brats.preprocess import Preprocessing, to_grid
-from data.brats.schema import LabelSchema
 from data.errors import DataError
 from data.files import Progress
+from data.volumes.case import Case, header_of, load_images, load_truth, require_usable
+from data.volumes.geometry import Geometry, foreground_box
+from data.volumes.header import GZIP
+from data.volumes.labels import LabelSchema
+from data.volumes.preprocess import Preprocessing, to_grid
 from data.workers import run_all
 from lms3d.common.disk import cache_directory
 
@@ -53,6 +53,8 @@ class Cache:
     directory: Path
     ids: tuple[str, ...]
     """The ids of the cases, sorted."""
+    channels: tuple[str, ...]
+    """The channels of the images, in order."""
     preprocessing: Preprocessing
     fingerprint: str
     """The fingerprint of the data set. It does not depend on where the data set lies."""
@@ -64,8 +66,17 @@ class Cache:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape of every case, (A, B, C)."""
+        """The shape of every case, (A, B, C). ValueError if each has its own."""
+        if self.preprocessing.shape is None:
+            raise ValueError(f"{self.directory}: every case has a shape of its own")
         return self.preprocessing.shape
+
+    def shape_of(self, case_id: str) -> tuple[int, int, int]:
+        """The shape of a case, (A, B, C)."""
+        if self.preprocessing.shape is not None:
+            return self.preprocessing.shape
+        a, b, c = self.entry(case_id)["shape"]
+        return a, b, c
 
     def geometry(self, case_id: str) -> Geometry:
         """The geometry that leads back to the native grid."""
@@ -90,23 +101,28 @@ class Cache:
         return [ids for ids in groups.values() if len(ids) > 1]
 
     def image(self, case_id: str) -> np.ndarray:
-        """The images (A, B, C, 4) float32, before normalisation."""
+        """The images (A, B, C, channels) float32, before normalisation."""
         stored, scale = self.stored_image(case_id)
         return np.multiply(stored, scale, dtype=np.float32)
 
     def stored_image(self, case_id: str) -> tuple[np.ndarray, np.ndarray]:
-        """The stored images, (A, B, C, 4) float16, and the scale (4,) to multiply them with."""
+        """The stored images, (A, B, C, channels) float16, and the scale (channels,) to multiply them with."""
         scale = np.asarray(self.entry(case_id)["scale"], np.float32)
-        return self._load(case_id, "image.npy", (*self.shape, 4), np.float16), scale
+        return self._load(case_id, "image.npy", (*self.shape_of(case_id), len(self.channels)), np.float16), scale
 
     def truth(self, case_id: str) -> np.ndarray | None:
         """The label map (A, B, C) uint8; None for a case without truth."""
         if "truth.npy" not in self.entry(case_id)["files"]:
             return None
-        return self._load(case_id, "truth.npy", self.shape, np.uint8)
+        return self._load(case_id, "truth.npy", self.shape_of(case_id), np.uint8)
+
+    def array(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Another array of a case, as `Preprocessing.facts` made it."""
+        return self._load(case_id, name, shape, dtype)
 
     def entry(self, case_id: str) -> dict[str, Any]:
-        """The entry.json of a case: geometry, scale, mean (4,), std (4,), both also of the brain alone, and files."""
+        """The entry.json of a case: geometry, scale, mean and std (channels,), both also of the brain alone, files, and what
+        `Preprocessing.facts` says."""
         if case_id not in self._entries:
             if case_id not in self.ids:
                 raise DataError(
@@ -114,7 +130,8 @@ class Cache:
                     f"({self.ids[0]}, ...); check that the run belongs to this data set"
                 )
             path = self.directory / case_id / "entry.json"
-            self._entries[case_id] = _checked(path, files.read_json(path, advice=_REPAIR, keys=_ENTRY))
+            entry = files.read_json(path, advice=_REPAIR, keys=_ENTRY)
+            self._entries[case_id] = _checked(path, entry, len(self.channels))
         return self._entries[case_id]
 
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -165,6 +182,7 @@ def build(
     cache = Cache(
         directory=root / name,
         ids=tuple(sorted(case.id for case in cases)),
+        channels=cases[0].channels,
         preprocessing=preprocessing,
         fingerprint=fingerprint,
         schema=schema,
@@ -249,14 +267,14 @@ _FIGURES = ("scale", "mean", "std", "brain_mean", "brain_std")
 _ENTRY = ("geometry", *_FIGURES, "files")
 
 
-def _checked(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
+def _checked(path: Path, entry: dict[str, Any], channels: int) -> dict[str, Any]:
     """The entry. DataError if its values are not such as `_content` writes."""
     try:
         Geometry.from_json(entry["geometry"])
         figures = np.array([entry[name] for name in _FIGURES], float)
         checksums = [about["crc32"] for about in entry["files"].values()]
         corners = np.array(entry.get("brain", np.zeros((2, 3))), int)
-        right = figures.shape == (len(_FIGURES), 4) and np.isfinite(figures).all() and corners.shape == (2, 3)
+        right = figures.shape == (len(_FIGURES), channels) and np.isfinite(figures).all() and corners.shape == (2, 3)
         if not (right and "image.npy" in entry["files"] and all(isinstance(crc32, int) for crc32 in checksums)):
             raise ValueError("figures of another kind")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -282,9 +300,10 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
     missing = [case for case in cases if case.id not in earlier and not _is_sound(cache.directory / case.id)]
     for case in missing if not skip_bad else ():  # before an hour is spent on other cases
         require_usable(case)
-    files.require_space(cache.directory, len(missing) * 9 * math.prod(cache.shape))  # 4 float16 and 1 byte per voxel
+    voxel_bytes = 2 * len(cache.channels) + 1  # float16 per channel, and the truth
+    files.require_space(cache.directory, voxel_bytes * sum(_voxels(cache.preprocessing, case) for case in missing))
     items = [(case, cache.schema, cache.preprocessing, cache.directory / case.id, skip_bad) for case in missing]
-    what = f"preprocessing to {'x'.join(map(str, cache.shape))}" + (" with N4" if cache.preprocessing.n4 else "")
+    what = f"preprocessing to {cache.preprocessing.in_words}"
     run_all(make_entry, items, workers=workers, progress=progress, what=what)
     skipped = earlier | {
         case.id: (cache.directory / f"{case.id}{_BAD}").read_text(encoding="utf-8")
@@ -314,7 +333,7 @@ def _skipped_on_other_grids(cache: Cache) -> dict[str, str]:
 def _write_index(cache: Cache, skipped: Mapping[str, str]) -> None:
     index = {
         "ids": cache.ids,
-        "preprocessing": asdict(cache.preprocessing),
+        "preprocessing": cache.preprocessing.to_json(),
         "fingerprint": cache.fingerprint,
         "schema": cache.schema.name,
         "skipped": skipped,
@@ -347,13 +366,14 @@ def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path
 def _content(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(entry.json of a case without its files, file name -> array)."""
     images, affine = load_images(case)
-    how.require_room(affine, case.files[0])
+    how.require_room(images.shape, affine, case.files[0])
     truth = load_truth(case, schema, images.shape[:3], affine)
     grid, small_truth, geometry = to_grid(images, truth, affine, how)
     brain_box = foreground_box(images)
     stored, scale = _to_float16(grid)
     restored = stored.astype(np.float64) * scale
     brain = restored[stored.any(axis=-1)]
+    facts, more = how.facts(images, truth, restored, schema)
     entry: dict[str, Any] = {
         "id": case.id,
         "geometry": geometry.to_json(),
@@ -364,18 +384,30 @@ def _content(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[
         "brain_mean": brain.mean(axis=0).tolist(),
         "brain_std": _deviation(brain).tolist(),
         "files": {},
+        **facts,
     }
-    return entry, {"image.npy": stored} | ({} if small_truth is None else {"truth.npy": small_truth})
+    return entry, {"image.npy": stored} | ({} if small_truth is None else {"truth.npy": small_truth}) | more
+
+
+def _voxels(how: Preprocessing, case: Case) -> int:
+    """The voxels of a case on the network's grid, at most."""
+    if how.shape is not None:
+        return math.prod(how.shape)
+    try:
+        header = header_of(case)
+    except DataError:  # it is reported when the case is read
+        return 0
+    return math.prod(how.grid_shape(header.shape[:3], header.affine))
 
 
 def _deviation(brain: np.ndarray) -> np.ndarray:
-    """The standard deviations (4,) of voxels (n, 4), to divide by. 1 for an absent modality, whose voxels are all 0."""
+    """The standard deviations (C,) of voxels (n, C), to divide by. 1 for an absent channel, whose voxels are all 0."""
     least = _LEAST_STD * np.abs(brain.mean(axis=0))
     return np.where(brain.any(axis=0), np.maximum(brain.std(axis=0), least), 1.0)
 
 
 def _to_float16(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A grid (A, B, C, 4) divided by the scale, in float16, and the scale (4,).
+    """A grid (A, B, C, channels) divided by the scale, in float16, and the scale (channels,).
 
     The scale is a power of two per channel that brings the largest value to 16,384-32,768. So nothing overflows (float16 ends at
     65,504), and the division itself is exact. The relative error of 2^-11 is a hundredth of the noise in such images.

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import cache, layouts
-from data.brats.case import load_images, load_truth
-from data.brats.preprocess import Preprocessing, cube, to_grid
+from data.brats import layouts
+from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
+from data.volumes import cache
+from data.volumes.case import load_images, load_truth
+from data.volumes.preprocess import to_grid
 from tests.data.small_data import random_case, reopened, save, write_case
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from data import stream
-from data.brats import normalise, patches, symmetries
-from data.brats.cache import Cache
-from data.brats.distortions import Sample, distort
-from data.brats.geometry import Box, Shape
-from data.brats.normalise import Normalisation
-from data.brats.presentation import Presentation
-from data.brats.targets import Targets
 from data.errors import DataError
+from data.volumes import normalise, patches, symmetries
+from data.volumes.cache import Cache
+from data.volumes.distortions import Sample, distort
+from data.volumes.geometry import Box, Shape
+from data.volumes.normalise import Normalisation
+from data.volumes.presentation import Presentation
+from data.volumes.targets import Targets
 
 _SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `data.stream`
 
@@ -33,7 +33,10 @@ def training_dataset(
     size: int = 1,
     shown: Presentation | None = None,
 ) -> tf.data.Dataset:
-    """The endless stream of (image (B, A, B, C, 4) float32, target (B, A, B, C, channels) uint8); see `stream.training_stream`."""
+    """The endless stream of (image (B, A, B, C, channels) float32, target (B, A, B, C, outputs) uint8).
+
+    See `stream.training_stream`.
+    """
     batches = _Batches(cache, targets, ids, normalisation, batch_size, shown or Presentation(), seed)
     return stream.training_stream(
         len(ids), batches.load, batches.signature, lambda _, g: g + 1,
@@ -47,7 +50,7 @@ def validation_dataset(
 ) -> tf.data.Dataset:  # fmt: skip
     """The cases in the order of `ids`, once, as (image, target) batches; see `stream.single_pass`.
 
-    patch: if given, only the patch of this size around the tumour's centre is shown.
+    patch: if given, only the patch of this size around the foreground's centre is shown.
     """
     batches = _Batches(cache, targets, ids, normalisation, batch_size, Presentation(patch=patch), 0)
     return stream.single_pass(range(len(ids)), batches.load, batches.signature, batch_size)
@@ -75,7 +78,7 @@ class _Batches:
                     f"case {case_id}: found no label map; expected one for training and validation; give the folder of "
                     "the training set"
                 )
-        if shown.patch:
+        if shown.patch and cache.preprocessing.shape:
             patches.check_patch(shown.patch, cache.shape)
         self.cache, self.targets, self.ids, self.normalisation = cache, targets, list(ids), normalisation
         self.shown, self.seed = shown, seed
@@ -84,17 +87,17 @@ class _Batches:
     def signature(self, batch_size: int | None) -> tuple[tf.TensorSpec, tf.TensorSpec]:
         channels = len(self.targets.names)
         return (
-            tf.TensorSpec((batch_size, *self.shape, 4), tf.float32),
+            tf.TensorSpec((batch_size, *self.shape, len(self.cache.channels)), tf.float32),
             tf.TensorSpec((batch_size, *self.shape, channels), tf.uint8),
         )
 
     def load(self, positions: Sequence[int], numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The normalised images, (B, *shape, 4) float32, and the targets, (B, *shape, C) uint8.
+        """The normalised images, (B, *shape, channels) float32, and the targets, (B, *shape, outputs) uint8.
 
         numbers: g + 1 for sample g of the training stream, 0 for an unchanged case.
         """
         count = len(positions)
-        images = stream.aligned_empty((count, *self.shape, 4), np.float32)
+        images = stream.aligned_empty((count, *self.shape, len(self.cache.channels)), np.float32)
         targets = stream.aligned_empty((count, *self.shape, len(self.targets.names)), np.uint8)
         for image, target, position, number in zip(images, targets, positions, numbers, strict=True):
             truth = self._show(self.ids[position], number, image)
@@ -108,7 +111,7 @@ class _Batches:
         stored, scale = self.cache.stored_image(case_id)
         if self.shown.patch:
             box = self._patch(truth, number, self.shown.patch)
-            stored, truth = box.crop(stored), box.crop(truth)
+            stored, truth = box.crop(stored, patches.smallest), box.crop(truth)
         k = sample_symmetry(self.seed, number - 1, self.shape, self.shown.symmetries) if number else 0
         # The symmetry comes first, as a view of the stored half floats, so that its strided read is the only copy.
         stored, truth = symmetries.apply(stored, k), symmetries.apply(truth, k)
@@ -124,6 +127,8 @@ class _Batches:
         return truth
 
     def _patch(self, truth: np.ndarray, number: int, patch: Shape) -> Box:
+        foreground = self.targets.schema.foreground(truth)
         if not number:
-            return patches.central_patch(truth, patch)
-        return patches.random_patch(truth, patch, np.random.default_rng([abs(self.seed), _PATCH, number - 1]))
+            return patches.central_patch(foreground, patch)
+        random = np.random.default_rng([abs(self.seed), _PATCH, number - 1])
+        return patches.random_patch(foreground, patch, random, evenly=self.shown.evenly)

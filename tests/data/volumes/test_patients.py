@@ -7,8 +7,8 @@ import pytest
 
 from data import split
 from data.brats.layouts import find_cases
-from data.brats.patients import patient_of
 from data.errors import DataError
+from data.volumes.patients import patient_of
 from tests.data.small_data import LATE, random_case, write_case
 
 HEAD = (

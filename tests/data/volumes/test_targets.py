@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from data.brats.schema import SCHEMAS
-from data.brats.targets import KINDS, Labels, Regions, targets_of
 from data.errors import DataError
+from data.volumes.targets import KINDS, Labels, Regions, targets_of
 
 schemas = st.sampled_from(sorted(SCHEMAS)).map(SCHEMAS.__getitem__)
 kinds = st.sampled_from(sorted(KINDS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,17 @@ class Box:
         a, b, c = (high - low for low, high in zip(self.lower, self.upper, strict=True))
         return a, b, c
 
-    def crop(self, array: np.ndarray) -> np.ndarray:
-        """The part of an array (X, Y, Z, ...) in the box, with zeros beyond the array. It is a view if nothing lies beyond."""
+    def crop(self, array: np.ndarray, beyond: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
+        """The part of an array (X, Y, Z, ...) in the box. It is a view if nothing lies beyond the array.
+
+        beyond: array -> the values (...) beyond it, in its type; None: zeros.
+        """
         inside, within_box = self._overlap(array.shape)
         if self.shape == tuple(part.stop - part.start for part in inside):
             return array[inside]
         cropped = np.zeros((*self.shape, *array.shape[3:]), array.dtype)
+        if beyond is not None:
+            cropped[...] = beyond(array)
         cropped[within_box] = array[inside]
         return cropped
 
@@ -104,7 +109,7 @@ def foreground_box(images: np.ndarray) -> Box:
     for index in range(images.shape[3]):  # one channel at a time, without a temporary of the whole array
         foreground |= np.abs(images[..., index]) > 1e-5
     if not foreground.any():
-        raise DataError("images: found nothing but zeros; expected a brain; replace the files")
+        raise DataError("images: found nothing but zeros; expected an image; replace the files")
     lower: list[int] = []
     upper: list[int] = []
     for axis in range(3):

@@ -6,17 +6,17 @@ file on another grid is refused. Every function raises DataError, which names th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data.brats import frame, volume
-from data.brats.header import Header, read_header, text, unusable
-from data.brats.patients import patient_of
-from data.brats.schema import CHANNELS, LabelSchema
 from data.errors import DataError
+from data.volumes import frame, volume
+from data.volumes.header import Header, read_header, text, unusable
+from data.volumes.labels import LabelSchema
+from data.volumes.patients import patient_of
 
 _NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
 _FARTHEST = 0.25  # under any scale factor: true fractions (1.5) are no labels
@@ -28,7 +28,9 @@ class Case:
 
     id: str
     images: Mapping[str, Path]
-    """Channel -> file, for each of CHANNELS except the absent ones (`absent`) and the missing ones (see `problem`)."""
+    """Channel -> file, for each of `channels` except the absent ones (`absent`) and the missing ones (see `problem`)."""
+    channels: tuple[str, ...] = ()
+    """The channels in the order of the data set's images. By default those of `images`."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
     other_truths: tuple[Path, ...] = ()
@@ -41,7 +43,9 @@ class Case:
     """Every name of the patient in the data set, and marks of the images, by which other data sets may know the patient; see
     `patients`."""
     absent: tuple[str, ...] = ()
-    """The modalities that no case of the data set has. They are filled with zeros."""
+    """The channels that no case of the data set has. They are filled with zeros."""
+    blanks: bool = False
+    """Whether a channel may hold nothing but zeros, as long as another holds more."""
     grade: str | None = None
     """"HGG" or "LGG", if the data set says."""
     problem: str = ""
@@ -50,11 +54,12 @@ class Case:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "patient", self.patient or patient_of(self.id))
+        object.__setattr__(self, "channels", self.channels or tuple(self.images))
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file of the case once, in a fixed order."""
-        paths = [self.images[channel] for channel in CHANNELS if channel in self.images]
+        paths = [self.images[channel] for channel in self.channels if channel in self.images]
         paths += [self.truth] if self.truth else []
         return tuple(dict.fromkeys(paths))
 
@@ -66,28 +71,28 @@ def header_of(case: Case) -> Header:
 
 
 def require_usable(case: Case) -> None:
-    """DataError if a modality is missing."""
+    """DataError if a channel is missing."""
     if case.problem:
         raise DataError(case.problem)
 
 
 def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """The four modalities, (X, Y, Z, 4) float32 in the order of CHANNELS, and the affine of the first, (4, 4) float64."""
+    """The images, (X, Y, Z, C) float32 in the order of `case.channels`, and the affine of the first, (4, 4) float64."""
     require_usable(case)
     if case.volumes is not None:
-        return _load_stacked(case.images[CHANNELS[0]], [case.volumes[channel] for channel in CHANNELS])
+        return _load_stacked(case, [case.volumes[channel] for channel in case.channels])
     images: np.ndarray | None = None
-    present = [channel for channel in CHANNELS if channel not in case.absent]
+    present = [channel for channel in case.channels if channel not in case.absent]
     for channel in present:
         path = case.images[channel]
         array, header = volume.read_volume(path, np.float32)
         if images is None:
             first = header
-            images = np.zeros((*first.shape, len(CHANNELS)), np.float32)
+            images = np.zeros((*first.shape, len(case.channels)), np.float32)
         placed = _as_in(path, array, header, first.affine, first.shape, present[0], first.oriented)
-        images[..., CHANNELS.index(channel)] = placed
+        images[..., case.channels.index(channel)] = placed
     assert images is not None
-    _require_content(case.files[0].parent, images, present)
+    _require_content(case.files[0].parent, images, case)
     return images, first.affine
 
 
@@ -148,27 +153,33 @@ def _turn(
     return orientation
 
 
-def _load_stacked(path: Path, order: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The images and the affine of four modalities in one file. order: the index on its fourth axis for each of CHANNELS."""
+def _load_stacked(case: Case, order: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The images and the affine of all channels in one file. order: the index on its fourth axis for each channel."""
+    path = case.images[case.channels[0]]
     shape = read_header(path).shape
-    if len(shape) != 4 or shape[3] != len(order):
+    if (len(shape) != 4 or shape[3] != len(order)) and not (len(shape) == 3 and len(order) == 1):
         raise unusable(
             path, f"shape {text(shape)}", f"four axes, {len(order)} modalities on the last",
-            "check that the file belongs to Task01_BrainTumour",
+            "check that the file belongs to this data set",
         )  # fmt: skip
     array, header = volume.read(path, np.float32)
-    images = np.ascontiguousarray(array[..., order])
-    _require_content(path, images, CHANNELS)
+    images = np.ascontiguousarray(array.reshape(*shape[:3], len(order))[..., order])
+    _require_content(path, images, case)
     return images, header.affine
 
 
-def _require_content(where: Path, images: np.ndarray, present: Sequence[str]) -> None:
-    for channel in present:
-        if not images[..., CHANNELS.index(channel)].any():
-            raise DataError(
-                f"{where}: found modality {channel} with nothing but zeros; expected an image; replace the file or "
-                "take the case out"
-            )
+def _require_content(where: Path, images: np.ndarray, case: Case) -> None:
+    """DataError for a channel without content; if `case.blanks`, only for a case without any."""
+    blank = [
+        channel
+        for index, channel in enumerate(case.channels)
+        if channel not in case.absent and not images[..., index].any()
+    ]
+    if blank and (not case.blanks or len(blank) == len(case.channels)):
+        raise DataError(
+            f"{where}: found modality {blank[0]} with nothing but zeros; expected an image; replace the file or "
+            "take the case out"
+        )
 
 
 def _labels(path: Path, array: np.ndarray, schema: LabelSchema, scale: tuple[float, float]) -> np.ndarray:
@@ -178,8 +189,7 @@ def _labels(path: Path, array: np.ndarray, schema: LabelSchema, scale: tuple[flo
         scaled = f" ({scaling_in_words(scale)})" if any(value % 1 for value in outside) and scale != (1, 0) else ""
         raise DataError(
             f"{path}: found label {', '.join(f'{value:g}' for value in outside)}{scaled}; expected only "
-            f"{', '.join(map(str, schema.values))} (labels of {schema.name}); name the set that the labels come from "
-            "with --labels, or repair the file"
+            f"{', '.join(map(str, schema.values))} (labels of {schema.name}); {schema.advice}, or repair the file"
         )
     return np.rint(array).astype(np.uint8) if array.dtype.kind == "f" else array.astype(np.uint8)
 

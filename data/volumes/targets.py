@@ -2,6 +2,9 @@
 
 labels    one channel per learnt label, disjoint, as in the case study. A voxel gets the label of its largest channel.
 regions   one channel per region, nested, as BraTS scores. Regions are painted one over the other, from the outside in.
+classes   a channel for background, then one per learnt label, whose probabilities add up to 1 (softmax), as in nnU-Net.
+
+A voxel with the ignore label is IGNORED in every channel of the target: `lms3d.scoring.masked` leaves it out.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from data.brats.schema import LabelSchema
 from data.errors import DataError
+from data.volumes.labels import LabelSchema
 
 THRESHOLD = 0.5
+IGNORED = 255
+"""The value of the target's channels where the truth has the ignore label."""
+BACKGROUND = "background"
 
 
 class Targets(Protocol):
@@ -23,6 +29,8 @@ class Targets(Protocol):
 
     kind: ClassVar[str]
     """The name in KINDS."""
+    activation: ClassVar[str]
+    """The function of Keras that makes probabilities of the network's last channels: "sigmoid" or "softmax"."""
 
     @property
     def schema(self) -> LabelSchema: ...
@@ -47,6 +55,7 @@ class Labels:
     """Disjoint labels. Labels that are not learnt become background."""
 
     kind: ClassVar[str] = "labels"
+    activation: ClassVar[str] = "sigmoid"
     schema: LabelSchema
 
     @property
@@ -62,7 +71,7 @@ class Labels:
         }
 
     def to_channels(self, labels: np.ndarray) -> np.ndarray:
-        return _masks(labels, [(value,) for value in self.schema.learnt_values])
+        return _masks(labels, [(value,) for value in self.schema.learnt_values], self.schema.ignore)
 
     def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
         """The label of the largest channel if that is at least THRESHOLD, else 0."""
@@ -75,6 +84,7 @@ class Regions:
     """Nested regions, the outermost first."""
 
     kind: ClassVar[str] = "regions"
+    activation: ClassVar[str] = "sigmoid"
     schema: LabelSchema
 
     @property
@@ -86,7 +96,7 @@ class Regions:
         return {name: (index,) for index, name in enumerate(self.names)}
 
     def to_channels(self, labels: np.ndarray) -> np.ndarray:
-        return _masks(labels, [self.schema.values_of(name) for name in self.names])
+        return _masks(labels, [self.schema.values_of(name) for name in self.names], self.schema.ignore)
 
     def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
         """Each region wherever its channel is at least THRESHOLD. An inner region lies over an outer one, even outside of it."""
@@ -96,7 +106,35 @@ class Regions:
         return labels
 
 
+@dataclass(frozen=True)
+class Classes:
+    """Disjoint classes, the first of which is background. Labels that are not learnt become background."""
+
+    kind: ClassVar[str] = "classes"
+    activation: ClassVar[str] = "softmax"
+    schema: LabelSchema
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (BACKGROUND, *self.schema.learnt)
+
+    @property
+    def region_channels(self) -> Mapping[str, tuple[int, ...]]:
+        inner = Labels(self.schema).region_channels
+        return {name: tuple(channel + 1 for channel in channels) for name, channels in inner.items()}
+
+    def to_channels(self, labels: np.ndarray) -> np.ndarray:
+        learnt = set(self.schema.learnt_values)
+        background = tuple(value for value in self.schema.values if value not in learnt | {self.schema.ignore})
+        return _masks(labels, [background, *((value,) for value in self.schema.learnt_values)], self.schema.ignore)
+
+    def from_channels(self, probabilities: np.ndarray) -> np.ndarray:
+        """The label of the largest channel."""
+        return np.asarray((0, *self.schema.learnt_values), np.uint8)[np.argmax(probabilities, axis=-1)]
+
+
 KINDS: Mapping[str, type[Labels] | type[Regions]] = {kind.kind: kind for kind in (Labels, Regions)}
+"""The kinds that `--targets` chooses from."""
 
 
 def targets_of(kind: str, schema: LabelSchema) -> Targets:
@@ -106,10 +144,13 @@ def targets_of(kind: str, schema: LabelSchema) -> Targets:
     return KINDS[kind](schema)
 
 
-def _masks(labels: np.ndarray, values: list[tuple[int, ...]]) -> np.ndarray:
-    """The masks of label values: (X, Y, Z) -> (X, Y, Z, C) uint8. Channel i is 1 where the label is one of values[i]."""
+def _masks(labels: np.ndarray, values: list[tuple[int, ...]], ignore: int | None) -> np.ndarray:
+    """The masks of label values: (X, Y, Z) -> (X, Y, Z, C) uint8. Channel i is 1 where the label is one of values[i], and IGNORED
+    where it is the ignore label."""
     channels = np.zeros((*labels.shape, len(values)), np.uint8)
     for index, of_channel in enumerate(values):
         for value in of_channel:
             channels[..., index] |= labels == value
+    if ignore is not None:
+        channels[labels == ignore] = IGNORED
     return channels

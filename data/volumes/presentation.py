@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data.brats.geometry import Shape
+from data.volumes.geometry import Shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,3 +17,6 @@ class Presentation:
     """Some names in `distortions.DISTORTIONS`."""
     patch: Shape | None = None
     """The size of the part that is shown; None for the whole volume."""
+    evenly: bool = False
+    """Whether a patch with foreground holds each label of its case with the same chance, as in nnU-Net. If not, each voxel of the
+    foreground has the same chance."""
