@@ -16,7 +16,7 @@ from data.volumes.case import Case
 from data.volumes.geometry import Box, Geometry
 from experiments.harness import command
 from lms3d import cli
-from lms3d.tasks.brats.job import Job, Source
+from lms3d.tasks.volumes.job import Job, Source
 
 SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
@@ -38,7 +38,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from lms3d.scoring import rules
-    from lms3d.tasks.brats import job
+    from lms3d.tasks.volumes import job
 
     random = np.random.default_rng(0)
     named = rules.select(options.scoring, "brats2024", ())

@@ -16,9 +16,10 @@ from data.volumes.case import load_truth
 from data.volumes.geometry import Box, Geometry
 from lms3d import evaluate
 from lms3d.errors import InputError
-from lms3d.tasks.brats import inputs, label_maps, plain_folders, plain_maps
-from lms3d.tasks.brats.label_maps import Predictions
-from lms3d.tasks.brats.plain_folders import PlainFolder
+from lms3d.tasks.brats import inputs
+from lms3d.tasks.volumes import label_maps, plain_folders, plain_maps
+from lms3d.tasks.volumes.label_maps import Predictions
+from lms3d.tasks.volumes.plain_folders import PlainFolder
 from tests.lms3d.scoring.golden import pairs
 
 TO_NNUNET = np.array([0, 2, 1, 0, 3], np.uint8)  # oedema first

@@ -30,9 +30,10 @@ from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
-from lms3d.tasks.brats import label_maps, material, segment
+from lms3d.tasks.brats import material, segment
 from lms3d.tasks.brats import predict as segmentation
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.volumes import label_maps
 from lms3d.training.run_lock import RunLock
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
@@ -339,7 +340,7 @@ def test_symmetries_without_a_mean_over_them_are_refused(run_dir, capsys):
 def test_an_unfinished_prediction_leaves_no_index(run_dir, monkeypatch):
     assert predict.main([str(run_dir)]) == 0
     monkeypatch.setattr(
-        "lms3d.tasks.brats.label_maps.write_labels", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        "lms3d.tasks.volumes.label_maps.write_labels", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     assert predict.main([str(run_dir)]) == 130
     assert not (run_dir / "predictions/predictions.json").exists()

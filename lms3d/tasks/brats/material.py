@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.words import counted
+from data.words import counted, shortened
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import InputError
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from data.volumes.normalise import Normalisation
     from data.volumes.presentation import Presentation
     from data.volumes.targets import Targets
-
-
-_NAMED = 5  # cases that a note names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,12 +133,6 @@ def tell_of_left_out(volumes: Cache) -> None:
             f"note: {counted(len(volumes.skipped), 'case is', 'cases are')} left out, as data.prepare was asked to: "
             f"{shortened(volumes.skipped)}; why is in {volumes.directory / 'skipped.csv'}"
         )
-
-
-def shortened(names: Iterable[str]) -> str:
-    """The first of these names in sorted order, for a note."""
-    ordered = sorted(names)
-    return ", ".join(ordered[:_NAMED]) + (", ..." if len(ordered) > _NAMED else "")
 
 
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:

@@ -24,16 +24,17 @@ from data.volumes.normalise import Normalisation
 from data.volumes.preprocess import to_native
 from data.volumes.resample import resize
 from data.volumes.targets import Targets, targets_of
-from data.words import counted
+from data.words import counted, shortened
 from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.errors import InputError
-from lms3d.tasks.brats import coding, label_maps, segment
+from lms3d.tasks.brats import coding, segment
 from lms3d.tasks.brats.components import without_small
-from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.brats.material import preprocessing, shortened, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.brats.material import preprocessing, tell_of_cut_off, tell_of_left_out
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
+from lms3d.tasks.volumes import label_maps
+from lms3d.tasks.volumes.label_maps import INDEX, Predictions
 
 
 @dataclass(frozen=True, kw_only=True)

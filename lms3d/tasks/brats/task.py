@@ -130,7 +130,7 @@ class BrainTumours(Task):
         return content
 
     def recognises(self, path: Path) -> bool:
-        from lms3d.tasks.brats import label_maps
+        from lms3d.tasks.volumes import label_maps
 
         return label_maps.folder_in(path) is not None
 

@@ -22,8 +22,8 @@ from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
 from lms3d.scoring.components import around, margins
 from lms3d.scoring.pair import CasePair, sizes_mm
-from lms3d.scoring.rules import RULES, Rules
-from lms3d.tasks.brats import codings, label_maps, plain_maps
+from lms3d.scoring.rules import Rules
+from lms3d.tasks.volumes import codings, label_maps, plain_maps
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Job:
     case: Case
     schema: LabelSchema
     """The schema of the truth. Not its name: a worker may not know the schema of a user."""
-    rules: str
+    rules: Rules
     sources: tuple[Source, ...]
     geometry: Geometry | None
     """The geometry of the images and of the grid in which all are compared; None if all folders are plain."""
@@ -71,7 +71,7 @@ class _Truth:
     """The truth of a case in every space, and the ceilings of resolutions. Each is worked out once."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.rules, self.schema = job, RULES[job.rules], job.schema
+        self.job, self.rules, self.schema = job, job.rules, job.schema
         assert job.case.truth is not None  # a job is made of cases with a truth alone
         grid = job.geometry
         self.affine = np.array(grid.affine) if grid else plain_maps.affine_of(job.case.truth)

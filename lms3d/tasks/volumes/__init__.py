@@ -1,0 +1,1 @@
+"""What the tasks on volumes share: label maps, and how they are predicted and scored."""
