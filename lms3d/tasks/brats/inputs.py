@@ -22,8 +22,8 @@ from lms3d.scoring.rules import Rules
 from lms3d.tasks.brats import codings, label_maps, plain_folders
 from lms3d.tasks.brats.job import Job, Source
 from lms3d.tasks.brats.label_maps import Predictions
-from lms3d.tasks.brats.material import shortened
 from lms3d.tasks.brats.plain_folders import PlainFolder
+from lms3d.tasks.volumes.material import shortened
 
 Folder = Predictions | PlainFolder
 

@@ -31,9 +31,10 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.label_maps import INDEX, Predictions
-from lms3d.tasks.brats.material import preprocessing, shortened, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.brats.material import preprocessing
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
+from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ def _segmenter(member: Member, channels: int, tta: str | None, stack: ExitStack)
     """Opens the network of a run. Returns a function: case -> probabilities (A, B, C, outputs) on the run's own grid."""
     network = stack.enter_context(member.run.network())
     trained = member.run.trained
-    patch = (trained.patch,) * 3 if trained.patch else None
+    patch = trained.patch_shape
     numbers = symmetries.allowed(patch or member.volumes.shape, tta or "none")
 
     def segmented(case_id: str) -> np.ndarray:
