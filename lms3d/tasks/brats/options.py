@@ -8,7 +8,7 @@ from typing import ClassVar
 from lms3d.config import option
 from lms3d.tasks.volumes.options import SWITCH, VolumeConfig
 
-MODELS = ("isensee2017", "unet3d")
+MODELS = ("isensee2017", "unet3d", "resenc")
 
 
 @dataclass(frozen=True, kw_only=True)

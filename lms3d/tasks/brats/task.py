@@ -66,7 +66,7 @@ class BrainTumours(Task):
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
     def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
-        from models.isensee2017 import HEADS
+        from models.levels import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)

@@ -34,7 +34,7 @@ class SegmentationConfig(VolumeConfig):
     # networks
 
     summary: ClassVar[str] = "any organ, in nnU-Net's or the Decathlon's layout"
-    models: ClassVar[tuple[str, ...]] = ("isensee2017", "unet3d")
+    models: ClassVar[tuple[str, ...]] = ("isensee2017", "unet3d", "resenc")
     losses: ClassVar[tuple[str, ...]] = ("dice", "dice_cross_entropy")
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = (*VolumeConfig.exclusive, ("resolution", "spacing"))
     named_by: ClassVar[tuple[str, ...]] = (*VolumeConfig.named_by, "spacing")
@@ -73,8 +73,8 @@ class SegmentationConfig(VolumeConfig):
     def check(self, given: Mapping[str, Any]) -> None:
         if self.own_shapes and self.patch is None:
             raise InputError(
-                f"--spacing {self.spacing}: every case then has a shape of its own; add --box XxYxZ, which cuts or pads each to one "
-                "shape, or --patch XxYxZ, which shows parts"
+                f"--spacing {self.spacing}: every case then has a shape of its own; add --box XxYxZ, which gives all one shape, "
+                "or --patch XxYxZ, which shows parts"
             )
         if self.own_shapes and self.stages:
             raise InputError("--stages trains whole cubes and --spacing parts of volumes; leave one of them out")

@@ -54,12 +54,14 @@ class VolumeConfig(StagedConfig):
     )  # fmt: skip
     """See `data.volumes.distortions`."""
     deep_supervision: bool = option(
-        False, "a loss for each deeper head of the network, beside that of their sum (default: off)", action=SWITCH
+        False,
+        "a loss for each deeper head of isensee2017 or resenc, beside that of the finest (default: off)",
+        action=SWITCH,
     )
 
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = (*StagedConfig.exclusive, ("resolution", "box"))
     named_by: ClassVar[tuple[str, ...]] = (*StagedConfig.named_by, "box", "patch")
-    supervised: ClassVar[tuple[str, ...]] = ("isensee2017",)
+    supervised: ClassVar[tuple[str, ...]] = ("isensee2017", "resenc")
     """The networks with deeper heads, for --deep-supervision."""
 
     def volume_shape(self, axes: int = 3) -> tuple[int, ...]:
