@@ -1,18 +1,8 @@
-"""Numbers and names in messages."""
+"""Numbers in messages."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-
-_NAMED = 5  # names in a note
 
 
 def counted(count: int, of_one: str, of_several: str = "") -> str:
     """A count with its noun: "1 file", "3 files". If a verb follows, pass both forms: "1 file belongs", "3 files belong"."""
     return f"{count} {of_one if count == 1 else of_several or of_one + 's'}"
-
-
-def shortened(names: Iterable[str]) -> str:
-    """The first of these names in sorted order, for a note."""
-    ordered = sorted(names)
-    return ", ".join(ordered[:_NAMED]) + (", ..." if len(ordered) > _NAMED else "")

@@ -22,6 +22,7 @@ from data.volumes import patients
 from data.volumes.case import Case, require_usable
 from data.volumes.data_set import DataSet
 from data.volumes.labels import LabelSchema
+from data.volumes.manifest import is_manifest
 
 log = logging.getLogger("data")
 
@@ -62,8 +63,7 @@ def find_cases(
     DataError for a missing or empty folder, an incomplete case, or labels of unknown meaning.
     """
     root = Path(root).expanduser()
-    is_manifest = manifest.is_manifest(root)
-    data_set = _of_manifest(root, labels) if is_manifest else _of_folder(readable_directory(root), labels)
+    data_set = _of_manifest(root, labels) if is_manifest(root) else _of_folder(readable_directory(root), labels)
     for case in data_set.cases:  # now with the names in the tables of patients, too
         pseudonyms.know_case(case, root)
     _require_different_ids(data_set.cases)

@@ -24,17 +24,18 @@ from data.volumes.normalise import Normalisation
 from data.volumes.preprocess import to_native
 from data.volumes.resample import resize
 from data.volumes.targets import Targets, targets_of
-from data.words import counted, shortened
+from data.words import counted
 from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, segment
 from lms3d.tasks.brats.components import without_small
-from lms3d.tasks.brats.material import preprocessing, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.brats.material import preprocessing
 from lms3d.tasks.brats.package import normalisation
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
+from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +192,7 @@ def _segmenter(member: Member, channels: int, tta: str | None, stack: ExitStack)
     """Opens the network of a run. Returns a function: case -> probabilities (A, B, C, outputs) on the run's own grid."""
     network = stack.enter_context(member.run.network())
     trained = member.run.trained
-    patch = (trained.patch,) * 3 if trained.patch else None
+    patch = trained.patch_shape
     numbers = symmetries.allowed(patch or member.volumes.shape, tta or "none")
 
     def segmented(case_id: str) -> np.ndarray:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lms3d.keras_step.report import Report
-    from lms3d.tasks.brats.material import BratsMaterial
+    from lms3d.tasks.volumes.material import VolumeMaterial
     from lms3d.training.trainer import History
 
 
@@ -37,12 +37,12 @@ class BrainTumours(Task):
 
     def prepare(
         self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> BratsMaterial:
+    ) -> VolumeMaterial:
         from lms3d.tasks.brats import material
 
         return material.prepare(options, run_dir, resuming, world, progress)
 
-    def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
+    def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
         import models
         from lms3d.tasks.brats.material import targets
 
@@ -55,7 +55,7 @@ class BrainTumours(Task):
             _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
 
-    def loss(self, options: BratsConfig, material: BratsMaterial | None) -> Any:
+    def loss(self, options: BratsConfig, material: VolumeMaterial | None) -> Any:
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
@@ -71,7 +71,7 @@ class BrainTumours(Task):
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
 
-    def metrics(self, options: BratsConfig, material: BratsMaterial | None) -> list[Any]:
+    def metrics(self, options: BratsConfig, material: VolumeMaterial | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
         from lms3d.tasks.brats.material import targets
 
@@ -86,7 +86,7 @@ class BrainTumours(Task):
         return demo.limit_bytes(math.prod(options.sample_shape()))
 
     def finish(
-        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
+        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, report: Report
     ) -> None:
         """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
         rest of the run is done."""
@@ -198,7 +198,7 @@ def _load_weights(model: keras.Model, path: Path, option: str) -> None:
 
 
 def _segment(
-    run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
+    run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, case_id: str
 ) -> np.ndarray:
     """The labels (A, B, C) that the best weights predict for a case."""
     from data.volumes import normalise

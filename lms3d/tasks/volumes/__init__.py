@@ -1,1 +1,1 @@
-"""What the tasks on volumes share: label maps, and how they are predicted and scored."""
+"""What the tasks on volumes share: options, the material that is learnt from, and label maps and their scores."""

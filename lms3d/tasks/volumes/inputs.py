@@ -11,13 +11,14 @@ from data import pseudonyms
 from data.volumes.case import Case
 from data.volumes.geometry import Geometry, Shape
 from data.volumes.labels import LabelSchema
-from data.words import counted, shortened
+from data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.scoring import tables
 from lms3d.scoring.rules import Rules
 from lms3d.tasks.volumes import label_maps, plain_folders
 from lms3d.tasks.volumes.job import Job, Source
 from lms3d.tasks.volumes.label_maps import Predictions
+from lms3d.tasks.volumes.material import shortened
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 
 Folder = Predictions | PlainFolder

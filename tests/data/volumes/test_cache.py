@@ -303,7 +303,7 @@ def test_two_processes_start_together(tmp_path):
 
 def test_workers_start_without_tensorflow():
     code = (
-        "import sys, data.prepare, data.phantoms.brains; from data.brats import distortions, normalise, symmetries; "
+        "import sys, data.prepare, data.phantoms.brains; from data.volumes import distortions, normalise, symmetries; "
         "print('tensorflow' in sys.modules)"
     )
     root = Path(cache.__file__).parents[2]
