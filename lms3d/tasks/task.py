@@ -177,6 +177,11 @@ class Task(training.Task):
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
         raise NotImplementedError
 
+    def knows(self, truth: Path) -> bool:
+        """Whether `truth`, a folder with true label maps, is a data set of this task. It decides if predictions are of another
+        program."""
+        return False
+
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Scores predictions; writes tables and figures."""
         evaluation: Evaluation = self._beside("evaluate").evaluate(request)

@@ -132,7 +132,16 @@ class BrainTumours(Task):
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.volumes import label_maps
 
-        return label_maps.folder_in(path) is not None
+        return label_maps.folder_in(path) is not None and label_maps.task_in(path) == self.options.task
+
+    def knows(self, truth: Path) -> bool:
+        from data.brats.layouts import find_cases
+        from data.errors import DataError
+
+        try:
+            return bool(find_cases(truth, require_truth=False, require_complete=False).cases)
+        except DataError:
+            return False
 
 
 TASK = BrainTumours()

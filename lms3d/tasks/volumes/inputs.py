@@ -86,7 +86,7 @@ def plan(
     if all grids cover the same part of the volume (all cubes do; boxes do if they are equal); predictions on a coarser grid are
     resized to it, nearest neighbour. Otherwise there is native space alone.
     """
-    found = [_cases_of(one, truth.cases) for one in folders]
+    found = [cases_of(one, truth.cases) for one in folders]
     scored = _scored(folders, found, truth.cases, truth.root, rules)
     grid = _common_grid(folders)
     parts = list(zip(folders, found, codings, strict=True))
@@ -116,7 +116,7 @@ def label_maps_alone(root: str) -> dict[str, Case]:
     return {case: Case(id=case, images={}, truth=file) for case, file in ids.items()}
 
 
-def _cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
+def cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
     """Case -> its label map on the grid of the files."""
     if isinstance(folder, PlainFolder):
         found = folder.matched(cases)
