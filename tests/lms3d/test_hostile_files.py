@@ -113,7 +113,7 @@ def test_a_normalisation_that_no_run_has(tmp_path, value):
     trained, content = tasks.load(tmp_path)
     run = TrainedRun(run_dir=tmp_path, trained=trained, content=content, network=None)
     with pytest.raises(InputError, match=r"config.json: found no normalisation"):
-        predict._normalisation(run)
+        predict.BrainScans().normalisation(run)
 
 
 def test_options_of_every_run(tmp_path):

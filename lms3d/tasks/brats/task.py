@@ -212,7 +212,7 @@ def _segment(
     """The labels (A, B, C) that the best weights predict for a case."""
     from data.volumes import normalise
     from lms3d.tasks import inference
-    from lms3d.tasks.brats import segment
+    from lms3d.tasks.volumes import segment
     from lms3d.training.callbacks import best_weights
 
     best_weights.put_back(run_dir, model)

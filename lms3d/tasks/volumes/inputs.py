@@ -173,7 +173,7 @@ def _common_grid(folders: Sequence[Folder]) -> Shape | None:
     ours = [one for one in folders if isinstance(one, Predictions)]
     if len(ours) < len(folders) or len({(one.stretched, one.stretched or one.shape) for one in ours}) > 1:
         return None
-    return max((one.shape for one in ours), key=math.prod)
+    return max((one.shape for one in ours if one.shape is not None), key=math.prod, default=None)
 
 
 def _source(folder: Folder, found: Mapping[str, Path], coding: LabelSchema, case: str, grid: Shape | None) -> Source:

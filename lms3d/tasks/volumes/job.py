@@ -27,6 +27,7 @@ from lms3d.scoring.rules import Rules
 from lms3d.tasks.volumes import codings, label_maps, plain_maps
 
 Row = dict[str, Any]
+_CEILING_BYTES = 2**31  # the channels of the truth on the grid of the files, for ceilings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Source:
     geometry: Geometry | None = None
     """The place of the network's grid; None for a plain folder, whose maps are on the grid of the files alone."""
     shape: Shape | None = None
-    """The shape of the network's grid."""
+    """The shape of the network's grid; None if each case has its own."""
     targets: str = "labels"
     """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
 
@@ -90,7 +91,7 @@ class _Truth:
             yield from _missing(source.label, self.job.case.id, self._shown, self.rules)
             return
         for space, found in self._found(source):
-            ceiling = self.ceiling(source, space) if source.geometry is not None else {}
+            ceiling = self.ceiling(source, space) if self._has_ceiling(source) else {}
             for row in self._rows(source, space, found, source.coding):
                 yield row | ceiling.get(row["region"], {})
 
@@ -121,6 +122,13 @@ class _Truth:
         assert self.job.geometry is not None
         assert self.job.grid is not None
         return resize(self.job.geometry.box.crop(self.labels), self.job.grid, "nearest")
+
+    def _has_ceiling(self, source: Source) -> bool:
+        """Whether the prediction comes from a grid that all cases share, and its channels fit into memory on that of the files."""
+        if source.geometry is None or source.shape is None:
+            return False
+        channels = len(targets_of(source.targets, source.coding).names)
+        return channels * self.labels.size * np.dtype(np.float32).itemsize <= _CEILING_BYTES
 
     def ceiling(self, source: Source, space: str) -> dict[str, dict[str, float]]:
         """Region -> the scores of the truth itself, once it has been resized to the network's grid and back as predictions are."""

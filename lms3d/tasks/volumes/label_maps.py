@@ -47,8 +47,8 @@ class Predictions:
     task: str = BRATS
     """The task that the network has learnt."""
     model: str
-    shape: tuple[int, int, int]
-    """The shape of the network's grid."""
+    shape: tuple[int, int, int] | None
+    """The shape of the network's grid; None if each case has its own."""
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
@@ -172,7 +172,7 @@ def _as_now(values: dict[str, Any]) -> dict[str, Any]:
     if "resolution" in values:
         values["shape"], values["stretched"] = (values.pop("resolution"),) * 3, True
         values["tta"] = "all" if values["tta"] else None
-    return {**values, "shape": tuple(values["shape"])}
+    return {**values, "shape": tuple(values["shape"]) if values["shape"] is not None else None}
 
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
