@@ -173,6 +173,11 @@ class Task(training.Task):
         messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
+    def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The options of `models.build` that do not follow from the weights, such as the size of a voxel. said, where: see
+        `unpacked`."""
+        return {}
+
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
         raise NotImplementedError
