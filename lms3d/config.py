@@ -287,8 +287,8 @@ class StagedConfig(TrainConfig):
     """The options of a task whose runs may start from each other, and so train at lower resolutions first."""
 
     start_from: Path | None = option(
-        None, "start from the best weights of another run or of a package, of any resolution; with other channels or labels from those "
-        "that fit (default: random weights)", type=cli.path, metavar="RUN",
+        None, "start from the best weights of another run or of a package, of any resolution; with other channels or labels from "
+        "those that fit (default: random weights)", type=cli.path, metavar="RUN",
     )  # fmt: skip
 
     stages: tuple[tuple[int, int | None], ...] = option(

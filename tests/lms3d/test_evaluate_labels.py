@@ -10,8 +10,8 @@ import pytest
 from data.brats.definition import define
 from data.brats.schema import SCHEMAS
 from lms3d.scoring import scores
-from lms3d.tasks.brats import evaluate, inputs
-from lms3d.tasks.volumes import codings, label_maps
+from lms3d.tasks.brats import inputs
+from lms3d.tasks.volumes import codings, evaluate, label_maps
 from lms3d.tasks.volumes.inputs import load_all
 from tests.data.small_data import LATE, random_case, save, write_case
 from tests.lms3d.test_evaluate import write_predictions
