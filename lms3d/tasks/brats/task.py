@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d.console import Report as Progress
 from lms3d.console import say
-from lms3d.errors import DoesNotFit, InputError
+from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import Task
@@ -19,7 +19,6 @@ from lms3d.training import demo
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from lms3d.keras_step.report import Report
     from lms3d.tasks.volumes.material import VolumeMaterial
@@ -90,27 +89,10 @@ class BrainTumours(Task):
     ) -> None:
         """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
         rest of the run is done."""
-        import numpy as np
-
-        from data import pseudonyms
         from data.brats.schema import CHANNELS
-        from lms3d.scoring.figures import slices
+        from lms3d.tasks.volumes import figures
 
-        cache, case_id = material.cache, material.split.validation[0]
-        image, truth = cache.image(case_id), cache.truth(case_id)
-        assert truth is not None, "the pipeline refuses validation cases without truth"
-        try:
-            labels = _segment(run_dir, options, model, material, case_id)
-        except DoesNotFit as error:
-            say(f"figures/slice.png is left out: {error}")
-            return
-        regions = cache.schema.regions
-        slices.slice_with_outlines(
-            image[..., CHANNELS.index("flair")],
-            {region: np.isin(truth, values) for region, values in regions.items()},
-            {region: np.isin(labels, values) for region, values in regions.items()},
-            run_dir / "figures" / "slice.png", title=f"{pseudonyms.of(case_id)} (validation)",
-        )  # fmt: skip
+        figures.draw_slice(run_dir, options, model, material, CHANNELS.index("flair"), "FLAIR")
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
         rows = {}
@@ -189,21 +171,3 @@ def _start_from(
 def _learnt(options: BratsConfig) -> tuple[object, ...]:
     """What two runs must have in common if one starts from the other."""
     return options.model, options.targets, options.deep_supervision
-
-
-def _segment(
-    run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, case_id: str
-) -> np.ndarray:
-    """The labels (A, B, C) that the best weights predict for a case."""
-    from data.volumes import normalise
-    from lms3d.tasks import inference
-    from lms3d.tasks.volumes import segment
-    from lms3d.training.callbacks import best_weights
-
-    best_weights.put_back(run_dir, model)
-    with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
-        predict = inference.predictor(model, options.sample_shape(), lms=lms)
-        image = normalise.image(material.normalisation, material.cache, case_id)
-        return material.targets.from_channels(
-            segment.probabilities(predict, image, channels=len(material.targets.names), patch=material.shown.patch)
-        )
