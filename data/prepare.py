@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from data import pseudonyms
-from data.brats import cache, fingerprint, layouts
+from data.brats import fingerprint, layouts
 from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
 from data.chest_xray import collection as chest_xray
 from data.chest_xray import shards
 from data.errors import DataError, in_words
 from data.files import Progress
+from data.volumes import cache
 from data.words import counted
 from lms3d.common.disk import cache_directory
 

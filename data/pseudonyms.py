@@ -30,7 +30,7 @@ from data.errors import DataError
 from lms3d.common.disk import cache_directory
 
 if TYPE_CHECKING:
-    from data.brats.case import Case
+    from data.volumes.case import Case
 
 _VARIABLE = "LMS3D_ANONYMOUS"  # so that processes that this one starts hide names, too
 _KEY_BYTES, _DIGITS = 32, 10

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from data import pseudonyms
-from data.brats.patients import patient_of
 from data.errors import DataError
 from data.files import read_json, reported_writes, write_json
+from data.volumes.patients import patient_of
 
 
 @dataclass(frozen=True, kw_only=True)

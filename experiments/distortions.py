@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from data import pseudonyms
-from data.brats import cache, layouts, normalise
-from data.brats.distortions import DISTORTIONS, Sample
+from data.brats import layouts
 from data.brats.preprocess import cube
 from data.brats.schema import CHANNELS
 from data.phantoms import brains
+from data.volumes import cache, normalise
+from data.volumes.distortions import DISTORTIONS, Sample
 from experiments.harness import command
 from lms3d import cli
 from lms3d.console import progress

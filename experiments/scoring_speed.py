@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats.case import Case
-from data.brats.geometry import Box, Geometry
 from data.brats.schema import schema_named
+from data.volumes.case import Case
+from data.volumes.geometry import Box, Geometry
 from experiments.harness import command
 from lms3d import cli
 from lms3d.tasks.brats.job import Job, Source

@@ -121,6 +121,24 @@ def box(text: str) -> tuple[int, int, int]:
     return a, b, c
 
 
+def patch(text: str) -> int | tuple[int, int, int]:
+    """The text "96", the side of a cube, or "96x96x48", three sides."""
+    return box(text) if "x" in text.lower() else resolution(text)
+
+
+def spacing(text: str) -> str:
+    """The text "median", or three sizes of a voxel in mm: "1.0x1x2.5" -> "1x1x2.5"."""
+    if text == "median":
+        return text
+    try:
+        sizes = [float(size) for size in text.lower().split("x")]
+    except ValueError:
+        sizes = []
+    if len(sizes) != 3 or not all(0 < size < 1000 for size in sizes):
+        raise InputError(f"{text!r} is not median, and not three sizes in mm such as 0.8x0.8x2.5")
+    return "x".join(f"{size:.10g}" for size in sizes)
+
+
 def quoted(text: str) -> str:
     """Words for another command, checked as a shell would read them."""
     shlex.split(text)  # ValueError says which quote is open

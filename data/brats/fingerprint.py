@@ -19,12 +19,13 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import aff2axcodes
 
 from data import files
-from data.brats.cache import data_fingerprint
-from data.brats.case import Case, load_images, load_truth
-from data.brats.geometry import foreground_box
-from data.brats.schema import CHANNELS, LabelSchema
+from data.brats.schema import CHANNELS
 from data.errors import DataError
 from data.files import Progress
+from data.volumes.cache import data_fingerprint
+from data.volumes.case import Case, load_images, load_truth
+from data.volumes.geometry import foreground_box
+from data.volumes.labels import LabelSchema
 from data.words import counted
 from data.workers import run_all
 from lms3d.common.disk import cache_directory

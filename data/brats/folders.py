@@ -9,9 +9,9 @@ from pathlib import Path
 
 from data import pseudonyms
 from data.brats import msd, published
-from data.brats.case import Case
-from data.brats.header import ENDINGS
 from data.errors import DataError
+from data.volumes.case import Case
+from data.volumes.header import ENDINGS
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:

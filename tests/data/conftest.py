@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data.brats import cache, layouts
+from data.brats import layouts
 from data.brats.preprocess import cube
 from data.phantoms import brains
+from data.volumes import cache
 from tests.data.small_data import random_case, write_case
 
 

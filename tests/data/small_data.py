@@ -8,9 +8,10 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from data.brats.cache import Cache
-from data.brats.case import Case, load_images, load_truth
-from data.brats.schema import CHANNELS, LabelSchema
+from data.brats.schema import CHANNELS
+from data.volumes.cache import Cache
+from data.volumes.case import Case, load_images, load_truth
+from data.volumes.labels import LabelSchema
 
 SHAPE = (20, 24, 18)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])

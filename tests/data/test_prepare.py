@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data.brats import cache
 from data.errors import DataError
 from data.prepare import main
+from data.volumes import cache
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig

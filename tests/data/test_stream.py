@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from data import stream
-from data.brats import pipeline
 from data.chest_xray import pipeline as pipelines
+from data.volumes import pipeline
 from lms3d.engine import tuning
 
 SCALAR = (tf.TensorSpec((), tf.int64),)

@@ -11,9 +11,10 @@ import pytest
 
 import models
 from data import split
-from data.brats import cache, layouts, normalise
+from data.brats import layouts
 from data.brats.preprocess import cube
 from data.phantoms import brains as phantom
+from data.volumes import cache, normalise
 from lms3d.tasks.brats.options import BratsConfig
 from tests.caches import private_cache
 

@@ -16,8 +16,9 @@ from matplotlib.text import Text
 
 import models
 from data import pseudonyms, split
-from data.brats import cache, layouts, normalise
+from data.brats import layouts
 from data.brats.preprocess import cube
+from data.volumes import cache, normalise
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
 from lms3d.tasks.brats import task as brats

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from data.brats import layouts
-from data.brats.case import load_images, load_truth
 from data.brats.definition import define
-from data.brats.geometry import Geometry, foreground_box
-from data.brats.preprocess import Preprocessing, to_grid
-from data.brats.resample import resize
+from data.brats.preprocess import Preprocessing
 from data.brats.schema import SCHEMAS, schema_named
+from data.volumes.case import load_images, load_truth
+from data.volumes.geometry import Geometry, foreground_box
+from data.volumes.preprocess import to_grid
+from data.volumes.resample import resize
 from lms3d import evaluate
 from lms3d.errors import InputError
 from lms3d.scoring import components

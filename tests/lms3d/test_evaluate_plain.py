@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from data.brats import layouts
-from data.brats.case import load_truth
-from data.brats.geometry import Box, Geometry
 from data.brats.schema import SCHEMAS
 from data.errors import DataError
+from data.volumes.case import load_truth
+from data.volumes.geometry import Box, Geometry
 from lms3d import evaluate
 from lms3d.errors import InputError
 from lms3d.tasks.brats import inputs, label_maps, plain_folders, plain_maps

@@ -18,11 +18,12 @@ from unittest import mock
 import numpy as np
 
 from data import split
-from data.brats import cache, fingerprint, normalise
-from data.brats.case import load_images, load_truth
+from data.brats import fingerprint
 from data.brats.layouts import find_cases
 from data.brats.preprocess import cube
 from data.chest_xray import collection, png, records, shards
+from data.volumes import cache, normalise
+from data.volumes.case import load_images, load_truth
 from lms3d import tasks
 from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
@@ -207,8 +208,8 @@ def _predictions(folder: Path) -> None:
 
 
 def _read_predictions(folder: Path) -> Any:
-    from data.brats.geometry import Geometry
     from data.brats.schema import schema_named
+    from data.volumes.geometry import Geometry
 
     found = label_maps.load(folder)
     for case, geometry in found.cases.items():

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from data.brats import layouts
 from data.brats.definition import restored
-from data.brats.layouts import DataSet
-from data.brats.schema import SCHEMAS, LabelSchema
+from data.brats.schema import SCHEMAS
 from data.errors import DataError
+from data.volumes.data_set import DataSet
+from data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.tasks.task import TrainedRun
 

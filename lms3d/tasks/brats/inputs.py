@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data import pseudonyms
-from data.brats.case import Case
-from data.brats.geometry import Geometry, Shape
 from data.brats.layouts import find_cases
-from data.brats.schema import LabelSchema, schema_named
+from data.brats.schema import schema_named
 from data.errors import NoCaseError
+from data.volumes.case import Case
+from data.volumes.geometry import Geometry, Shape
+from data.volumes.labels import LabelSchema
 from data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.scoring import rules as challenge
@@ -21,8 +22,8 @@ from lms3d.scoring.rules import Rules
 from lms3d.tasks.brats import codings, label_maps, plain_folders
 from lms3d.tasks.brats.job import Job, Source
 from lms3d.tasks.brats.label_maps import Predictions
-from lms3d.tasks.brats.material import shortened
 from lms3d.tasks.brats.plain_folders import PlainFolder
+from lms3d.tasks.volumes.material import shortened
 
 Folder = Predictions | PlainFolder
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.brats.case import load_images, load_truth
 from data.brats.schema import CHANNELS
 from data.errors import DataError
+from data.volumes.case import load_images, load_truth
 from lms3d import files
 from lms3d.console import say
 from lms3d.errors import InputError

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats import frame
-from data.brats.geometry import Geometry
-from data.brats.header import read_header
 from data.brats.layouts import find_cases
-from data.brats.schema import LabelSchema, schema_named
+from data.brats.schema import schema_named
+from data.volumes import frame
+from data.volumes.geometry import Geometry
+from data.volumes.header import read_header
+from data.volumes.labels import LabelSchema
 from lms3d import files
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError

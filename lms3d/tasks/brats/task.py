@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from lms3d.keras_step.report import Report
-    from lms3d.tasks.brats.material import BratsMaterial
+    from lms3d.tasks.volumes.material import VolumeMaterial
     from lms3d.training.trainer import History
 
 
@@ -37,12 +37,12 @@ class BrainTumours(Task):
 
     def prepare(
         self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> BratsMaterial:
+    ) -> VolumeMaterial:
         from lms3d.tasks.brats import material
 
         return material.prepare(options, run_dir, resuming, world, progress)
 
-    def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
+    def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
         import models
         from lms3d.tasks.brats.material import targets
 
@@ -55,7 +55,7 @@ class BrainTumours(Task):
             _load_weights(model, options.weights, f"--weights {options.weights}")
         return model
 
-    def loss(self, options: BratsConfig, material: BratsMaterial | None) -> Any:
+    def loss(self, options: BratsConfig, material: VolumeMaterial | None) -> Any:
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
@@ -66,12 +66,12 @@ class BrainTumours(Task):
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
     def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
-        from models.isensee2017 import HEADS
+        from models.levels import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
 
-    def metrics(self, options: BratsConfig, material: BratsMaterial | None) -> list[Any]:
+    def metrics(self, options: BratsConfig, material: VolumeMaterial | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
         from lms3d.tasks.brats.material import targets
 
@@ -86,7 +86,7 @@ class BrainTumours(Task):
         return demo.limit_bytes(math.prod(options.sample_shape()))
 
     def finish(
-        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
+        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, report: Report
     ) -> None:
         """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
         rest of the run is done."""
@@ -148,7 +148,7 @@ def _start_from(
     """
     from data.brats import definition
     from data.brats.schema import CHANNELS
-    from data.brats.targets import targets_of
+    from data.volumes.targets import targets_of
     from lms3d import tasks
 
     run_dir = options.start_from
@@ -198,18 +198,21 @@ def _load_weights(model: keras.Model, path: Path, option: str) -> None:
 
 
 def _segment(
-    run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
+    run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, case_id: str
 ) -> np.ndarray:
     """The labels (A, B, C) that the best weights predict for a case."""
-    from data.brats import normalise
+    from data.volumes.planes import image_planes
     from lms3d.tasks import inference
-    from lms3d.tasks.brats import segment
+    from lms3d.tasks.streaming.segment import probabilities
+    from lms3d.tasks.streaming.volumes import whole
     from lms3d.training.callbacks import best_weights
 
     best_weights.put_back(run_dir, model)
+    patch, cache = material.shown.patch, material.cache
     with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
-        predict = inference.predictor(model, options.sample_shape(), lms=lms)
-        image = normalise.image(material.normalisation, material.cache, case_id)
-        return material.targets.from_channels(
-            segment.probabilities(predict, image, channels=len(material.targets.names), patch=material.shown.patch)
-        )
+        network = (inference.predictor if patch else inference.streamer)(model, options.sample_shape(), lms=lms)
+        read, outputs = image_planes(material.normalisation, cache, case_id), len(material.targets.names)
+        with probabilities(
+            network, read, cache.shape_of(case_id), channels=outputs, patch=patch, scratch=run_dir
+        ) as found:
+            return whole(found, material.targets.from_channels)

@@ -25,6 +25,7 @@ def write(volume: Volume, path: Path, header: Any, values: Callable[[np.ndarray]
     header = header.copy()
     header.set_data_shape(volume.shape)
     header.set_data_offset(_FIRST_BYTE)
+    header.set_slope_inter(1, 0)
     stored = header.get_data_dtype()
     with replacing(path) as partial, _opened(partial) as file:
         file.write(header.binaryblock + b"\0" * (_FIRST_BYTE - len(header.binaryblock)))

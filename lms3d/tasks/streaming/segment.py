@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from data.brats import patches, symmetries
-from data.brats.geometry import Shape
+from data.volumes import patches, symmetries
+from data.volumes.geometry import Box, Shape
 from lms3d.tasks.inference import Predictor, Read, Streamer
 from lms3d.tasks.streaming.disk_map import DiskMap
 from lms3d.tasks.streaming.volumes import slabs
@@ -31,13 +31,27 @@ def probabilities(
         if patch is None and tuple(numbers) == (0,):
             _at_once(network, read, total)
         else:
-            with DiskMap(scratch, shape, read(0, 1).shape[-1]) as image:
-                _copy(read, image)
-                _mean(network, image, total, patch, numbers)
+            _in_turns(network, read, total, patch, numbers)
     except BaseException:
         total.close()
         raise
     return total
+
+
+def _in_turns(network: Any, read: Read, total: DiskMap, patch: Shape | None, numbers: Sequence[int]) -> None:
+    """Puts the mean over the symmetries into `total`. A volume that is smaller than the patch has its smallest values around it."""
+    box = patches.room(total.shape, patch or total.shape)
+    with DiskMap(total.folder, box.shape, read(0, 1).shape[-1]) as image:
+        _copy(read, image, box, total.shape[0])
+        if box.shape == total.shape:
+            _mean(network, image, total, patch, numbers)
+            return
+        with DiskMap(total.folder, box.shape, total.channels) as around:
+            _mean(network, image, around, patch, numbers)
+            a, b, c = (-low for low in box.lower)
+            for start, stop in slabs(total):
+                upper = (a + total.shape[0], b + total.shape[1], c + stop)
+                total.write((0, 0, start), around.read((a, b, c + start), upper))
 
 
 def _mean(network: Any, image: DiskMap, total: DiskMap, patch: Shape | None, numbers: Sequence[int]) -> None:
@@ -62,7 +76,7 @@ def _at_once(network: Streamer, read: Read, found: DiskMap) -> None:
 
 
 def _by_windows(network: Predictor, image: DiskMap, k: int, patch: Shape, found: DiskMap) -> None:
-    """Slides a window with Gaussian weights over the image under symmetry k (`data.brats.patches`)."""
+    """Slides a window with Gaussian weights over the image under symmetry k (`data.volumes.patches`)."""
     boxes, weight = patches.windows(found.shape, patch), patches.weights(patch)
     for box in boxes:
         said = network(np.ascontiguousarray(turned(image, k, box.lower, box.upper)))[..., : found.channels]
@@ -74,9 +88,17 @@ def _by_windows(network: Predictor, image: DiskMap, k: int, patch: Shape, found:
         found.write(lower, found.read(lower, upper) / patches.sum_of_weights(found.shape, patch, start, stop))
 
 
-def _copy(read: Read, image: DiskMap) -> None:
-    for first in range(0, image.shape[0], image.side):
-        image.write((first, 0, 0), read(first, min(first + image.side, image.shape[0])))
+def _copy(read: Read, image: DiskMap, box: Box, planes: int) -> None:
+    """Puts the planes of an image, along its first axis, into a map of `box`."""
+    parts = [(first, min(first + image.side, planes)) for first in range(0, planes, image.side)]
+    if any(box.lower):
+        lowest = np.min([patches.smallest(read(*part)) for part in parts], axis=0)
+        for first in range(0, image.shape[0], image.side):
+            size = (min(image.side, image.shape[0] - first), *image.shape[1:], image.channels)
+            image.write((first, 0, 0), np.broadcast_to(lowest, size))
+    a, b, c = (-low for low in box.lower)
+    for part in parts:
+        image.write((a + part[0], b, c), read(*part))
 
 
 def _planes(image: DiskMap, k: int, shape: Shape, first: int, end: int) -> np.ndarray:

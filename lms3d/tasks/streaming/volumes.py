@@ -6,14 +6,14 @@ not depend on which others are read with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from data.brats.geometry import Box, Shape
-from data.brats.resample import resize
+from data.volumes.geometry import Box, Shape
+from data.volumes.resample import resize
 
 _SLAB_BYTES = 16 << 20
 
@@ -52,7 +52,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Resized:
-    """A volume resampled to another grid that covers the same extent, edge to edge. It is linear, like `data.brats.resample.resize`.
+    """A volume resampled to another grid that covers the same extent, edge to edge, linearly (`data.volumes.resample`).
 
     The third axis is resampled first, then the others.
     """
@@ -148,6 +148,12 @@ def slabs(volume: Volume) -> Iterator[tuple[int, int]]:
     thickness = max(1, _SLAB_BYTES // plane_bytes)
     for start in range(0, volume.shape[2], thickness):
         yield start, min(start + thickness, volume.shape[2])
+
+
+def whole(volume: Volume, values: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """What `values` makes of a volume, in memory: (A, B, C). values: (.., channels) float32 -> (..), voxel by voxel."""
+    parts = [values(volume.planes(start, stop)) for start, stop in slabs(volume)]
+    return np.concatenate(parts).transpose(1, 2, 0)
 
 
 def _moved(volume: Volume, at: Shape, shape: Shape, start: int, stop: int) -> np.ndarray:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from data.brats import normalise
 from data.errors import DataError
+from data.volumes import normalise
 
 
 def test_global_figures_are_means_of_subject_statistics(small_cache):

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.brats.bias_field import correct_bias
-from data.brats.geometry import Box, Geometry, centred_box, foreground_box
-from data.brats.preprocess import Preprocessing, cube, to_grid, to_native
-from data.brats.resample import resize
+from data.brats.preprocess import Preprocessing, cube
 from data.errors import DataError
+from data.volumes.geometry import Box, Geometry, centred_box, foreground_box
+from data.volumes.preprocess import to_grid, to_native
+from data.volumes.resample import resize
 
 shapes = st.tuples(*[st.integers(2, 20)] * 3)
 

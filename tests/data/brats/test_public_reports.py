@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from data import files, prepare
-from data.brats import cache, fingerprint, layouts, patients
-from data.brats.case import load_images, load_truth
-from data.brats.header import nifti_image, read_header
+from data.brats import fingerprint, layouts
 from data.brats.layouts import find_cases
 from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
-from data.brats.volume import read_volume
 from data.errors import DataError, NoCaseError
+from data.volumes import cache, patients
+from data.volumes.case import load_images, load_truth
+from data.volumes.header import nifti_image, read_header
+from data.volumes.volume import read_volume
 from tests.data.small_data import AFFINE, LATE, SHAPE, random_case, save, write_case
 
 SCHEMA = SCHEMAS["brats2021"]

@@ -9,9 +9,10 @@ import pytest
 
 import models
 from data import split
-from data.brats import cache, definition, layouts
+from data.brats import definition, layouts
 from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS
+from data.volumes import cache
 from lms3d.errors import InputError
 from lms3d.tasks.brats import material, task
 from lms3d.tasks.brats.options import BratsConfig

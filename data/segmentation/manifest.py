@@ -1,0 +1,41 @@
+"""Manifests of any organ: a column for each channel (see `data.volumes.manifest`), and what channels and labels are called.
+
+case,CT,truth                    manifest.csv, beside a dataset.json with channel_names and labels
+anna,anna/ct.nii.gz,anna/liver.nii.gz
+
+{"channel_names": ["CT"], "labels": {"background": 0, "liver": 1},       or all of it in one file;
+ "cases": [{"case": "anna", "CT": "anna/ct.nii.gz", "truth": "anna/liver.nii.gz"}]}   see `description`
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from data.errors import DataError
+from data.segmentation import description
+from data.segmentation.description import Description
+from data.volumes import manifest
+from data.volumes.case import Case
+
+KEYS = ("name", "channel_names", "modality", "labels", "regions_class_order")
+
+
+def read(path: Path, beside: Any, like: Description | None) -> tuple[list[Case], Description]:
+    """The cases and the description of a manifest.
+
+    beside: the content of the dataset.json in the same folder, or None. like: the description for a manifest without any.
+    """
+    table = manifest.read(path, KEYS)
+    stated = table.more if {"channel_names", "modality", "labels"} & table.more.keys() else beside
+    if stated is not None:
+        described = description.read(
+            stated, name=path.stem, where=str(path if stated is table.more else path.parent / "dataset.json")
+        )
+    elif like is not None:
+        described = like
+    else:
+        raise DataError(
+            f"{path}: found no channel_names and labels; expected them in this file (JSON) or in a dataset.json beside it; add them"
+        )
+    return manifest.cases(table, described.channels, blanks=True), described
