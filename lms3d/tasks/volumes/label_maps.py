@@ -2,12 +2,12 @@
 
 native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
+uncertainty/<case>.nii.gz  with --uncertainty: the entropy of the probabilities in nats, float32, on the grid of the files
 predictions.json         the origin of the maps; it is written last: a folder without it is unfinished
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,11 +23,13 @@ from data.segmentation.description import Description
 from data.volumes import targets, volume
 from data.volumes.case import nearness
 from data.volumes.geometry import Geometry
-from data.volumes.header import nifti_image, read_header
+from data.volumes.header import raw_header, read_header
 from data.volumes.labels import LabelSchema
 from lms3d.common import json_values
 from lms3d.errors import InputError
-from lms3d.files import replacing, write_json
+from lms3d.files import write_json
+from lms3d.tasks.streaming import nifti
+from lms3d.tasks.streaming.volumes import Array
 
 INDEX = "predictions.json"
 BRATS = "brats"  # the only task of earlier versions
@@ -76,6 +78,9 @@ class Predictions:
 
     def cube(self, case: str) -> Path:
         return self.directory / "cube" / f"{case}.nii.gz"
+
+    def uncertainty(self, case: str) -> Path:
+        return self.directory / "uncertainty" / f"{case}.nii.gz"
 
     @property
     def schema_of_truth(self) -> str:
@@ -177,47 +182,60 @@ def _as_now(values: dict[str, Any]) -> dict[str, Any]:
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
     """Writes a label map (X, Y, Z) as a compressed NIfTI file of uint8, in millimetres."""
-    import nibabel as nib
-
-    image = nib.Nifti1Image(labels.astype(np.uint8), affine)
-    image.header.set_xyzt_units("mm")
-    with replacing(path) as partial:
-        partial.write_bytes(gzip.compress(image.to_bytes(), compresslevel=6, mtime=0))  # the same bytes every time
+    _write(labels, header_at(affine, labels.shape), path)
 
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
-    """Writes a label map (X, Y, Z) as a compressed NIfTI file with the header of `image`.
+    """Writes a label map (X, Y, Z) as a compressed NIfTI file with the header of `image`: see `header_like`."""
+    _write(labels, header_like(image, labels.shape), path)
 
-    The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is that
-    of the image, too, or uint8 if that is a floating-point type: labels are whole numbers.
+
+def _write(labels: np.ndarray, header: Any, path: Path) -> None:
+    nifti.write(Array(labels[..., np.newaxis]), path, header, lambda planes: planes[..., 0])
+
+
+def header_at(affine: np.ndarray, shape: Sequence[int]) -> Any:
+    """The header of a NIfTI file of uint8 on this grid, in millimetres."""
+    image = _without_voxels(shape, np.uint8, affine, None)
+    image.header.set_xyzt_units("mm")
+    return image.header
+
+
+def header_like(image: Path, shape: Sequence[int], *, kind: Any = None) -> Any:
+    """The header of `image`, for a file on its grid. InputError if that has another shape.
+
+    The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is
+    `kind`, or else that of the image, or uint8 if that is a floating-point type: labels are whole numbers.
     """
     import nibabel as nib
 
-    like: Any = nifti_image(image)
-    said = read_header(image)
-    if labels.shape != like.shape[:3]:
-        raise InputError(
-            f"{image}: found shape {like.shape[:3]}; expected {labels.shape} as was predicted; predict again"
-        )
-    header = nib.Nifti1Header.from_header(like.header, check=False)
+    like, said = raw_header(image), read_header(image)
+    found = tuple(int(size) for size in like.get_data_shape()[:3])
+    if tuple(shape) != found:
+        raise InputError(f"{image}: found shape {found}; expected {tuple(shape)} as was predicted; predict again")
+    header = nib.Nifti1Header.from_header(like, check=False)
     header.extensions.clear()  # DICOM headers may stand there, with names
     for text in _FREE_TEXT:
         header[text] = b""
     stored = like.get_data_dtype()
-    stored = stored if stored.kind in "iu" else np.dtype(np.uint8)
+    stored = np.dtype(kind) if kind is not None else stored if stored.kind in "iu" else np.dtype(np.uint8)
     header.set_data_dtype(stored)
-    header.set_data_shape(labels.shape)
-    header.set_slope_inter(1, 0)
     header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
     if said.qform_code and said.qform is None:
         header["quatern_b"], header["quatern_c"], header["quatern_d"] = 0, 0, 0
-    written = nib.Nifti1Image(labels.astype(stored), like.affine, header)
+    written = _without_voxels(shape, stored, like.get_best_affine(), header)
     # Nifti1Image sets codes of its own.
     written.set_qform(said.qform, 0 if said.qform is None else said.qform_code)
     matrix, code = like.get_sform(coded=True)
     written.set_sform(matrix, int(code))
-    with replacing(path) as partial:
-        partial.write_bytes(gzip.compress(written.to_bytes(), compresslevel=6, mtime=0))
+    return written.header
+
+
+def _without_voxels(shape: Sequence[int], kind: Any, affine: np.ndarray, header: Any) -> Any:
+    """nibabel's image of zeros, which take no memory."""
+    import nibabel as nib
+
+    return nib.Nifti1Image(np.broadcast_to(np.zeros((), kind), tuple(shape)), affine, header)
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,8 @@ Of several runs (folds, seeds, resolutions) the probabilities are averaged on th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,22 +16,28 @@ import numpy as np
 from nibabel.affines import voxel_sizes
 
 from data import pseudonyms, split
-from data.volumes import cache, normalise, symmetries
+from data.volumes import cache, symmetries
 from data.volumes.cache import Cache
 from data.volumes.data_set import DataSet
+from data.volumes.geometry import Geometry
 from data.volumes.labels import LabelSchema
 from data.volumes.normalise import Normalisation
-from data.volumes.preprocess import Preprocessing, to_native
-from data.volumes.resample import resize
+from data.volumes.planes import image_planes
+from data.volumes.preprocess import Preprocessing
 from data.volumes.targets import Targets
 from data.words import counted
 from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.errors import InputError
+from lms3d.tasks.streaming import entropy, nifti
+from lms3d.tasks.streaming.segment import probabilities
+from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume, whole
 from lms3d.tasks.task import PredictRequest, TrainedRun
-from lms3d.tasks.volumes import label_maps, segment
+from lms3d.tasks.volumes import label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
 from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
+
+_ENTROPY = {"sigmoid": entropy.independent, "softmax": entropy.categorical}
 
 
 class Reader(Protocol):
@@ -90,11 +96,13 @@ def predict(request: PredictRequest, reader: Reader) -> tuple[str, dict[str, str
     for volumes in {member.volumes.directory: member.volumes for member in members}.values():
         tell_of_cut_off(volumes, list(target.cases))
     with ExitStack() as stack:
-        segmenters = [_segmenter(member, len(learnt.names), request.tta, stack) for member in members]
+        segmenters = [_segmenter(member, len(learnt.names), request, stack) for member in members]
         _write(segmenters, members, learnt, target, request, reader)
+    uncertainty = {"uncertainty": str(request.output / "uncertainty")} if request.uncertainty else {}
     small = {} if target.shape is None else {"on the network's grid": str(request.output / "cube")}
     return f"{counted(len(target.cases), 'case')} segmented", {
         "on the grid of the files": str(request.output / "native"),
+        **uncertainty,
         **small,
         "to score them": f"python -m lms3d.evaluate {request.output}",
     }
@@ -195,50 +203,69 @@ def _target(
     )  # fmt: skip
 
 
-def _segmenter(member: Member, channels: int, tta: str | None, stack: ExitStack) -> Callable[[str], np.ndarray]:
-    """Opens the network of a run. Returns a function: case -> probabilities (A, B, C, outputs) on the run's own grid."""
-    network = stack.enter_context(member.run.network())
-    trained = member.run.trained
-    patch = trained.patch_shape
-    numbers = symmetries.allowed(patch or member.volumes.shape, tta or "none")
+Segmenter = Callable[[str], AbstractContextManager[Volume]]
+"""Case -> its probabilities on the run's own grid, which the end of the context forgets."""
 
-    def segmented(case_id: str) -> np.ndarray:
-        image = normalise.image(member.normalisation, member.volumes, case_id)
-        return segment.probabilities(network, image, channels=channels, patch=patch, numbers=numbers)
+
+def _segmenter(member: Member, channels: int, request: PredictRequest, stack: ExitStack) -> Segmenter:
+    """Opens the network of a run."""
+    patch = member.run.trained.patch_shape
+    network = stack.enter_context(member.run.network(streamed=patch is None))
+    numbers = symmetries.allowed(patch or member.volumes.shape, request.tta or "none")
+
+    def segmented(case_id: str) -> AbstractContextManager[Volume]:
+        read = image_planes(member.normalisation, member.volumes, case_id)
+        return probabilities(
+            network, read, member.volumes.shape_of(case_id), channels=channels, patch=patch, numbers=numbers,
+            scratch=request.output,
+        )  # fmt: skip
 
     return segmented
 
 
 def _write(
-    segmenters: Sequence[Callable[[str], np.ndarray]], members: Sequence[Member], learnt: Targets, target: Predictions,
+    segmenters: Sequence[Segmenter], members: Sequence[Member], learnt: Targets, target: Predictions,
     request: PredictRequest, reader: Reader,
 ) -> None:  # fmt: skip
-    """Writes both label maps of every case, then predictions.json."""
+    """Writes the maps of every case, then predictions.json."""
     (target.directory / INDEX).unlink(missing_ok=True)  # until all are new, there is no finished set
     for done, case_id in enumerate(target.cases):
         request.progress(done, len(target.cases), "segmenting")
-        geometry = members[0].volumes.geometry(case_id)
-        found = [segmented(case_id) for segmented in segmenters]
-        # Probabilities, not labels, go back to the fine grid: a linear edge is smoother than one in whole coarse voxels.
-        native = _mean(
-            to_native(one, member.volumes.geometry(case_id)) for one, member in zip(found, members, strict=True)
-        )
-        labels = learnt.from_channels(native)
-        if request.remove_below_ml:
-            voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
-            labels = reader.cleaned(labels, learnt, request.remove_below_ml / voxel_ml)
-        label_maps.write_like(labels, members[0].files[case_id], target.native(case_id))
-        if target.shape is not None:
-            # One run: what its network said. Several runs may have as many grids.
-            small = found[0] if len(found) == 1 else resize(geometry.box.crop(native), target.shape)
-            affine = geometry.network_affine(target.shape)
-            label_maps.write_labels(learnt.from_channels(small), affine, target.cube(case_id))
+        with ExitStack() as opened:
+            found = [opened.enter_context(segmented(case_id)) for segmented in segmenters]
+            _write_case(case_id, found, members, learnt, target, request, reader)
     target.save()
     request.progress(len(target.cases), len(target.cases), "segmenting")
 
 
-def _mean(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    total, count = np.zeros((), np.float32), 0
-    for array in arrays:
-        total, count = total + array, count + 1
-    return total / np.float32(count) if count > 1 else total
+def _write_case(
+    case_id: str, found: Sequence[Volume], members: Sequence[Member], learnt: Targets, target: Predictions,
+    request: PredictRequest, reader: Reader,
+) -> None:  # fmt: skip
+    """Writes both label maps of a case and, if asked for, the map of its uncertainty."""
+    image, geometry = members[0].files[case_id], members[0].volumes.geometry(case_id)
+    # Probabilities, not labels, go back to the fine grid: a linear edge is smoother than one in whole coarse voxels.
+    native = Mean([
+        _on_grid_of_files(one, member.volumes.geometry(case_id)) for one, member in zip(found, members, strict=True)
+    ])  # fmt: skip
+    if request.remove_below_ml:
+        voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
+        labels = whole(native, learnt.from_channels)
+        labels = reader.cleaned(labels, learnt, request.remove_below_ml / voxel_ml)
+        label_maps.write_like(labels, image, target.native(case_id))
+    else:
+        header = label_maps.header_like(image, native.shape)
+        nifti.write(native, target.native(case_id), header, learnt.from_channels)
+    if request.uncertainty:
+        header = label_maps.header_like(image, native.shape, kind=np.float32)
+        nifti.write(native, target.uncertainty(case_id), header, _ENTROPY[learnt.activation])
+    if target.shape is None:
+        return
+    # One run: what its network said. Several runs may have as many grids.
+    small = found[0] if len(found) == 1 else Resized(Cropped(native, geometry.box), target.shape)
+    header = label_maps.header_at(geometry.network_affine(target.shape), target.shape)
+    nifti.write(small, target.cube(case_id), header, learnt.from_channels)
+
+
+def _on_grid_of_files(found: Volume, geometry: Geometry) -> Volume:
+    return Placed(Resized(found, geometry.box.shape), geometry.box, geometry.shape)
