@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def packaged(run_dir: Path, options: SegmentationConfig, content: Mapping[str, A
 
 def unpacked(said: Mapping[str, Any], options: SegmentationConfig, where: str) -> dict[str, Any]:
     """See `lms3d.tasks.task.Task.unpacked`."""
-    for name, expected in _said(said, options, where).items():
+    for name, expected in json.loads(json.dumps(_said(said, options, where))).items():
         if said.get(name) != expected:
             raise ValueError(f"found {name} {str(said.get(name))[:80]}, expected {str(expected)[:80]}")
     return {name: said[name] for name in KEPT}
