@@ -16,6 +16,7 @@ from data.volumes.case import Case
 from data.volumes.geometry import Box, Geometry
 from experiments.harness import command
 from lms3d import cli
+from lms3d.scoring.rules import RULES
 from lms3d.tasks.volumes.job import Job, Source
 
 SHAPE = (240, 240, 155)
@@ -70,7 +71,7 @@ def _job(folder: Path, number: int, random: np.random.Generator, rules: str, res
     shape = (resolution,) * 3 if resolution else None
     source = Source(label="p", coding=schema, native=paths[1], geometry=geometry, shape=shape)
     case = Case(id=str(number), images={}, truth=paths[0])
-    return Job(case=case, schema=schema, rules=rules, sources=(source,), geometry=geometry, grid=None)
+    return Job(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
 
 
 def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
