@@ -21,7 +21,7 @@ class VolumeConfig(StagedConfig):
     """The options of a run that learns from volumes."""
 
     box: tuple[int, int, int] | None = option(
-        None, "voxels of 1 mm around the brain, such as 160x192x160, in place of a cube: nothing is resized",
+        None, "voxels of 1 mm around the brain, or of --spacing, such as 160x192x160, in place of a cube",
         type=cli.checked(cli.sides, "box"), metavar="XxYxZ", predicts=True,
     )  # fmt: skip
     patch: int | tuple[int, int, int] | None = option(
