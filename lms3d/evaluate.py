@@ -25,6 +25,8 @@ scored twice:
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
 
+Label maps of any other organ get Dice, HD95 and NSD of each class, or of each region, of the dataset.json of --truth.
+
 For chest X-rays, PREDICTIONS is such a directory or its predictions.csv, one at a time. The scores are the areas under the ROC
 curves (AUROC) of the findings, with 95 % intervals."""
 
@@ -36,6 +38,7 @@ examples:
   python -m lms3d.evaluate nnunet_output --truth ~/BraTS2021_TrainingData --prediction-labels nnunet
   python -m lms3d.evaluate --group 144=runs/144-seed1,runs/144-seed2 --group 192=runs/192-seed1,runs/192-seed2
   python -m lms3d.evaluate runs/192 --submission to_upload
+  python -m lms3d.evaluate runs/abdomen/predictions nnunet_output --truth ~/Dataset017_Abdomen
   python -m lms3d.evaluate radiographs/predictions.csv --truth ~/ChestX-ray14
 
 writes into --output: report.html, scores.csv, summary.csv, summary.md, metrics.csv, dice_native.png/.pdf, dice_cube.png/.pdf; of
