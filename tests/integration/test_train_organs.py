@@ -22,11 +22,11 @@ def test_a_training_and_its_resume(tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     asked = [
         "--task", "segmentation", "--data", root, "--spacing", "1x1x2", "--patch", "32x32x16", "--model", "unet3d",
-        "--memory-limit", "33MiB", "--steps-per-epoch", 1, "--output", run,
+        "--memory-limit", "36MiB", "--steps-per-epoch", 1, "--output", run,
     ]  # fmt: skip
     assert train.main([*map(str, asked), "--epochs", "1"]) == 0
     assert "label 3 is ignored" in "".join(capsys.readouterr())
-    assert "| recompute |" in (run / "lms_report.md").read_text() or "swap" in (run / "lms_plan.json").read_text()
+    assert "LMS takes the train step from a predicted peak" in (run / "lms_report.md").read_text()
     content = json.loads((run / "config.json").read_text())
     assert content["description"]["has_regions"]
     assert content["spacing_mm"] == [1, 1, 2]
