@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -160,6 +161,8 @@ def _prepare_volumes(
         more = f" ({counted(len(problems), 'case')} cannot be used; --skip-bad leaves such cases out)"
         raise DataError(problems[0] + more)
     if options.examine:
+        if not brains:
+            _propose(options)
         return options.cache or cache_directory()
     with _bar() as progress:
         built = cache.build(
@@ -169,6 +172,14 @@ def _prepare_volumes(
     if built.skipped:
         _say(f"skipped: {counted(len(built.skipped), 'case')}, listed in {built.directory / 'skipped.csv'}")
     return built.directory
+
+
+def _propose(options: argparse.Namespace) -> None:
+    """Prints the grid and the command that suit the data. It plans with TensorFlow, which this process does without."""
+    limit = ["--memory-limit", options.memory_limit] if options.memory_limit else []
+    command = [sys.executable, "-m", "lms3d.tasks.segmentation.proposal", str(options.data), *limit]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    _say(done.stdout.rstrip() if done.returncode == 0 else "no proposal: see above")
 
 
 def _below(cache_root: Path | None, kind: str) -> Path | None:
@@ -269,8 +280,12 @@ def _parser() -> argparse.ArgumentParser:
     sized = f"size of a voxel in mm, or {choice.MEDIAN}, for --task segmentation (default: {choice.MEDIAN} with --box, else a cube)"
     add("--spacing", metavar="XxYxZ", help=sized)
     add("--anti-alias", action=argparse.BooleanOptionalAction, help=smooth)
-    alone = "only examine volumes: print sizes, spacings, labels, intensities"
+    alone = "only examine volumes: print sizes, spacings, labels, intensities; for --task segmentation also a fitting command"
     add("--examine", action="store_true", default=None, help=alone)
+    most = (
+        "with --examine and --task segmentation: the memory for which a grid is proposed (default: what the device has)"
+    )
+    add("--memory-limit", metavar="SIZE", help=most)
     skip = "leave out cases and images that cannot be used, and list them in skipped.csv"
     add("--skip-bad", action="store_true", help=skip)
     hidden = "print pseudonyms instead of the names of cases, patients and images in all messages (default: off)"

@@ -202,13 +202,21 @@ def test_help(capsys):
     assert "Check a data set and build its training cache" in capsys.readouterr().out
 
 
-def test_a_raw_folder_of_nnunet_is_prepared_as_it_is(tmp_path, capsys):
-    root = write_nnunet(tmp_path / "Dataset007_X")
+def test_a_raw_folder_of_nnunet_is_prepared_as_it_is(tmp_path, capsys, monkeypatch):
+    root, asked = write_nnunet(tmp_path / "Dataset007_X"), []
+
+    def proposes(command, **_):
+        asked.extend(command)
+        return subprocess.CompletedProcess(command, 0, stdout="proposal: a box\n")
+
+    monkeypatch.setattr(subprocess, "run", proposes)
     assert main([str(root), "--examine", "--cache", str(tmp_path / "caches"), "--workers", "1"]) == 0
     told = "".join(capsys.readouterr())
     assert "CT; labels liver, spleen" in told
     assert "voxels of 1 x 1 x 2 mm" in told
     assert "look at" not in told, "a CT has no background of 0"
+    assert "proposal: a box" in told
+    assert asked[1:] == ["-m", "lms3d.tasks.segmentation.proposal", str(root)]
     asked = ["--cache", str(tmp_path / "caches"), "--workers", "1"]
     for grid in (["--spacing", "2x2x2"], ["--box", "32x16x16"], ["--resolution", "16"]):
         assert main([str(root), *grid, *asked]) == 0
