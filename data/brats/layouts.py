@@ -94,8 +94,8 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     if not pairs:
         if nnunet.is_raw(root):
             raise NoCaseError(
-                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
-                ".csv with the columns case,t1,t1ce,flair,t2,truth and a row for each case; say with --labels what the labels mean"
+                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; train on it with --task "
+                "segmentation, or write a manifest for it: a .csv with the columns case,t1,t1ce,flair,t2,truth"
             )
         raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "

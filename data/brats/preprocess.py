@@ -39,6 +39,6 @@ class Preprocessing(preprocess.Preprocessing):
         return correct_bias(images) if self.n4 else images
 
 
-def cube(resolution: int, **more: bool) -> Preprocessing:
+def cube(resolution: int, **more: Any) -> Preprocessing:
     """The preprocessing of the case study: the brain is stretched to (N, N, N). DataError for a side that is no multiple of 16."""
     return Preprocessing(shape=(resolution,) * 3, **more)

@@ -25,6 +25,7 @@ from data.volumes.targets import Classes, Regions
 IGNORE = "ignore"
 """The name of the ignore label in dataset.json."""
 MOST_LABEL = 255
+_LONGEST = 200  # characters of a list of labels in a message
 _REPEATED = "#"  # "MRI", "MRI#2": channels of one name are told apart, and are normalised alike
 
 
@@ -43,6 +44,13 @@ class Description:
     def targets(self) -> Classes | Regions:
         """What a network learns: the regions that the data set states, or else a class for each label."""
         return Regions(self.schema) if self.has_regions else Classes(self.schema)
+
+    @property
+    def in_words(self) -> str:
+        """Channels and labels, for messages: "CT; labels liver, spleen"."""
+        names = ", ".join(self.schema.regions)
+        kind = "regions" if self.has_regions else "labels"
+        return f"{', '.join(self.channels)}; {kind} {names if len(names) < _LONGEST else f'{names[:_LONGEST]}...'}"
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values, for config.json and packages."""

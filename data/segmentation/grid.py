@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ _SEED = 1234
 @dataclass(frozen=True, kw_only=True)
 class Grid(preprocess.Preprocessing):
     """The grid of the network. Beyond a scan lies its smallest value: air in a CT."""
+
+    divisor: ClassVar[int] = 2
 
     def to_json(self) -> dict[str, Any]:
         return {

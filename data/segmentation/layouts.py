@@ -37,6 +37,7 @@ from data.volumes.manifest import is_manifest
 DESCRIPTION = "dataset.json"
 TRAINING, TEST = ("imagesTr", "labelsTr"), ("imagesTs", "labelsTs")
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})$")
+_TASK01 = re.compile(r"BRATS_\d+\.nii(\.gz)?$")
 _DEPTH = 2  # folders between the one that the user names and the data set, such as those of an archive
 _IGNORED = ("overwrite_image_reader_writer",)  # keys of dataset.json that choose among nnU-Net's readers
 
@@ -70,6 +71,23 @@ def find(
     if require_truth:
         _require_truth(found.data_set.cases)
     return found
+
+
+def is_data_set(root: Path) -> bool:
+    """Whether `root` is a data set that says what its channels are: a folder with a dataset.json, or a manifest.
+
+    Task01 of the Decathlon is left to `data.brats`, which knows its four modalities.
+    """
+    if is_manifest(root):
+        return (root.parent / DESCRIPTION).is_file() or manifest.describes(root)
+    if not os.path.isdir(root):  # not Path.is_dir, which raises for a name that is too long
+        return False
+    try:
+        home = _home(root)
+    except DataError:  # several; `find` says so
+        return True
+    images = home / TRAINING[0] if home else root
+    return home is not None and not any(_TASK01.match(path.name) for path in images.glob("BRATS_*.nii*"))
 
 
 def _beside(path: Path) -> Any:

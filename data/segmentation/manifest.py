@@ -19,6 +19,15 @@ from data.volumes import manifest
 from data.volumes.case import Case
 
 KEYS = ("name", "channel_names", "modality", "labels", "regions_class_order")
+_STATED = {"channel_names", "modality", "labels"}
+
+
+def describes(path: Path) -> bool:
+    """Whether a manifest names its own channels."""
+    try:
+        return bool(_STATED & manifest.read(path, KEYS).more.keys() - {"labels"})
+    except DataError:  # it is reported when the manifest is read
+        return False
 
 
 def read(path: Path, beside: Any, like: Description | None) -> tuple[list[Case], Description]:
@@ -27,7 +36,7 @@ def read(path: Path, beside: Any, like: Description | None) -> tuple[list[Case],
     beside: the content of the dataset.json in the same folder, or None. like: the description for a manifest without any.
     """
     table = manifest.read(path, KEYS)
-    stated = table.more if {"channel_names", "modality", "labels"} & table.more.keys() else beside
+    stated = table.more if _STATED & table.more.keys() else beside
     if stated is not None:
         described = description.read(
             stated, name=path.stem, where=str(path if stated is table.more else path.parent / "dataset.json")

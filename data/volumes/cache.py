@@ -29,6 +29,7 @@ from data import files
 from data.errors import DataError
 from data.files import Progress
 from data.volumes.case import Case, header_of, load_images, load_truth, require_usable
+from data.volumes.checksums import Checksums
 from data.volumes.geometry import Geometry, foreground_box
 from data.volumes.header import GZIP
 from data.volumes.labels import LabelSchema
@@ -205,19 +206,22 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """A digest of the content of a data set, in hexadecimal. It is the same wherever the set lies and however it was copied.
 
     It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
-    they show every change; an uncompressed file has none, so its modification time counts as well. A link to nothing counts as
-    such, and is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
+    they show every change; an uncompressed file has none, so it is read whole (`checksums`). A link to nothing counts as such, and
+    is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
     would differ.
     """
     digest = hashlib.sha256(b"format 1")
-    for case in sorted(cases, key=lambda case: case.id):
-        digest.update(repr((case.id, sorted(case.volumes.items()) if case.volumes else None, *case.absent)).encode())
-        for path in case.files:
-            digest.update(_file_sample(path))
+    with Checksums(path for case in cases for path in case.files) as checksums:
+        for case in sorted(cases, key=lambda case: case.id):
+            digest.update(
+                repr((case.id, sorted(case.volumes.items()) if case.volumes else None, *case.absent)).encode()
+            )
+            for path in case.files:
+                digest.update(_file_sample(path, checksums))
     return digest.hexdigest()
 
 
-def _file_sample(path: Path) -> bytes:
+def _file_sample(path: Path, checksums: Checksums) -> bytes:
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
@@ -226,7 +230,7 @@ def _file_sample(path: Path) -> bytes:
                 stream.seek(start)
                 pieces.append(stream.read(_SAMPLE_BYTES))
         if not pieces[1].startswith(GZIP):
-            pieces.append(str(path.stat().st_mtime_ns).encode())
+            pieces.append(str(checksums.of(path)).encode())
     except OSError as error:
         if error.errno not in _NOTHING:
             raise DataError(

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -44,9 +44,12 @@ class Preprocessing:
     anti_alias: bool = False
     """Whether detail that is too fine for the grid is removed before the images are resized."""
 
+    divisor: ClassVar[int] = DIVISOR
+    """Each side must be a multiple of this."""
+
     def __post_init__(self) -> None:
         if self.shape is not None:
-            check_shape(self.shape, "--resolution" if self.stretched else "--box")
+            check_shape(self.shape, "--resolution" if self.stretched else "--box", self.divisor)
 
     @property
     def name(self) -> str:
@@ -124,14 +127,15 @@ class Preprocessing:
         return [max(1, round(n * new / mm)) for n, new, mm in sizes]
 
 
-def check_shape(shape: Sequence[int], option: str) -> None:
-    """DataError if a network with four halvings cannot take the shape."""
+def check_shape(shape: Sequence[int], option: str, divisor: int = DIVISOR) -> None:
+    """DataError if the networks cannot halve the sides of a shape as often as they do."""
+    times = {16: "four times"}.get(divisor, "at least once")
     for size in shape:
-        if size < DIVISOR or size % DIVISOR:
-            nearest = max(DIVISOR, DIVISOR * round(size / DIVISOR))
+        if size < divisor or size % divisor:
+            nearest = max(divisor, divisor * round(size / divisor))
             raise DataError(
-                f"{option}: found {size}; expected a multiple of {DIVISOR}, at least {DIVISOR} "
-                f"(the network halves each axis four times); use {nearest}"
+                f"{option}: found {size}; expected a multiple of {divisor}, at least {divisor} "
+                f"(the network halves each axis {times}); use {nearest}"
             )
 
 

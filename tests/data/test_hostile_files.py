@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from data import files
-from data.brats import fingerprint, layouts, msd
+from data.brats import layouts, msd
 from data.brats.preprocess import cube
 from data.chest_xray import collection, png, records, shards
 from data.errors import LONGEST, DataError
-from data.volumes import cache
+from data.volumes import cache, fingerprint
 from data.volumes.geometry import Geometry
 from tests.data.small_data import random_case, reopened, write_case
 from tests.data.small_radiographs import write_set

@@ -18,11 +18,10 @@ from unittest import mock
 import numpy as np
 
 from data import split
-from data.brats import fingerprint
 from data.brats.layouts import find_cases
 from data.brats.preprocess import cube
 from data.chest_xray import collection, png, records, shards
-from data.volumes import cache, normalise
+from data.volumes import cache, fingerprint, normalise
 from data.volumes.case import load_images, load_truth
 from lms3d import tasks
 from lms3d.engine import plan_cache

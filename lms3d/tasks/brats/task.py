@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d.console import Report as Progress
 from lms3d.console import say
-from lms3d.errors import DoesNotFit, InputError
+from lms3d.errors import InputError
 from lms3d.files import require_checksums
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
@@ -19,7 +19,6 @@ from lms3d.training import demo
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from lms3d.keras_step.report import Report
     from lms3d.tasks.volumes.material import VolumeMaterial
@@ -90,27 +89,10 @@ class BrainTumours(Task):
     ) -> None:
         """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
         rest of the run is done."""
-        import numpy as np
-
-        from data import pseudonyms
         from data.brats.schema import CHANNELS
-        from lms3d.scoring.figures import slices
+        from lms3d.tasks.volumes import figures
 
-        cache, case_id = material.cache, material.split.validation[0]
-        image, truth = cache.image(case_id), cache.truth(case_id)
-        assert truth is not None, "the pipeline refuses validation cases without truth"
-        try:
-            labels = _segment(run_dir, options, model, material, case_id)
-        except DoesNotFit as error:
-            say(f"figures/slice.png is left out: {error}")
-            return
-        regions = cache.schema.regions
-        slices.slice_with_outlines(
-            image[..., CHANNELS.index("flair")],
-            {region: np.isin(truth, values) for region, values in regions.items()},
-            {region: np.isin(labels, values) for region, values in regions.items()},
-            run_dir / "figures" / "slice.png", title=f"{pseudonyms.of(case_id)} (validation)",
-        )  # fmt: skip
+        figures.draw_slice(run_dir, options, model, material, CHANNELS.index("flair"), "FLAIR")
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
         rows = {}
@@ -195,24 +177,3 @@ def _load_weights(model: keras.Model, path: Path, option: str) -> None:
         raise InputError(
             f"{option}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
         ) from None
-
-
-def _segment(
-    run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, case_id: str
-) -> np.ndarray:
-    """The labels (A, B, C) that the best weights predict for a case."""
-    from data.volumes.planes import image_planes
-    from lms3d.tasks import inference
-    from lms3d.tasks.streaming.segment import probabilities
-    from lms3d.tasks.streaming.volumes import whole
-    from lms3d.training.callbacks import best_weights
-
-    best_weights.put_back(run_dir, model)
-    patch, cache = material.shown.patch, material.cache
-    with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
-        network = (inference.predictor if patch else inference.streamer)(model, options.sample_shape(), lms=lms)
-        read, outputs = image_planes(material.normalisation, cache, case_id), len(material.targets.names)
-        with probabilities(
-            network, read, cache.shape_of(case_id), channels=outputs, patch=patch, scratch=run_dir
-        ) as found:
-            return whole(found, material.targets.from_channels)

@@ -69,12 +69,7 @@ def prepare(
 def _tell(found: Found, volumes: Cache) -> None:
     """Says what the data set is, and what is left out of it."""
     described, unused = found.description, found.data_set.unused
-    what = "regions" if described.has_regions else "labels"
-    names = ", ".join(described.schema.regions if described.has_regions else described.schema.labels)
-    say(
-        f"{counted(len(volumes.ids), 'case')} of {found.data_set.layout}: {', '.join(described.channels)}; "
-        f"{what} {names if len(names) < 200 else f'{names[:200]}...'}"
-    )
+    say(f"{counted(len(volumes.ids), 'case')} of {found.data_set.layout}: {described.in_words}")
     if described.schema.ignore is not None:
         say(f"label {described.schema.ignore} is ignored: loss and metrics leave it out")
     if unused:

@@ -39,6 +39,9 @@ class SegmentationConfig(VolumeConfig):
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = (*VolumeConfig.exclusive, ("resolution", "spacing"))
     named_by: ClassVar[tuple[str, ...]] = (*VolumeConfig.named_by, "spacing")
 
+    step: ClassVar[int] = 2
+    """The networks halve each axis as often as its number of voxels and its spacing allow."""
+
     @property
     def own_shapes(self) -> bool:
         """Whether each case has as many voxels as it needs, of which patches are shown."""

@@ -21,8 +21,8 @@ class VolumeConfig(StagedConfig):
     """The options of a run that learns from volumes."""
 
     box: tuple[int, int, int] | None = option(
-        None, "voxels of 1 mm around the brain, such as 160x192x160, in place of a cube: nothing is resized",
-        type=cli.checked(cli.box, "box"), metavar="XxYxZ", predicts=True,
+        None, "voxels of 1 mm around the brain, or of --spacing, such as 160x192x160, in place of a cube",
+        type=cli.checked(cli.sides, "box"), metavar="XxYxZ", predicts=True,
     )  # fmt: skip
     patch: int | tuple[int, int, int] | None = option(
         None, "train on cubes of side N, or on boxes XxYxZ, cut from the volume; predict with a sliding window (default: the whole "
@@ -61,6 +61,8 @@ class VolumeConfig(StagedConfig):
 
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = (*StagedConfig.exclusive, ("resolution", "box"))
     named_by: ClassVar[tuple[str, ...]] = (*StagedConfig.named_by, "box", "patch")
+    step: ClassVar[int] = 16
+    """The sides of boxes and patches are multiples of this, since the networks halve them four times."""
     supervised: ClassVar[tuple[str, ...]] = ("isensee2017", "resenc")
     """The networks with deeper heads, for --deep-supervision."""
 
@@ -117,6 +119,7 @@ class VolumeConfig(StagedConfig):
         if self.deep_supervision and self.model not in self.supervised:
             other = " or ".join(self.supervised)
             raise InputError(f"--deep-supervision: {self.model} has one head; leave it out, or take --model {other}")
+        self._check_sides()
         self._check_patch()
         super().check(given)
 
@@ -131,6 +134,15 @@ class VolumeConfig(StagedConfig):
         if len(chosen) > 1:
             first, second = map(flag, chosen[:2])
             raise InputError(f"{first} and {second}: each says who validates; leave one of them out")
+
+    def _check_sides(self) -> None:
+        """InputError for a box or a patch that the networks cannot take."""
+        for name in ("box", "patch"):
+            for side in self.sides()[name]:
+                try:
+                    cli.require_side(side, self.step)
+                except InputError as error:
+                    raise InputError(f"{flag(name)}: {error}") from None
 
     def _check_patch(self) -> None:
         sides = zip(self.patch_shape or (), self.volume_shape(), strict=False)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from data.brats import definition
-from data.brats.fingerprint import facts
 from data.brats.layouts import find_cases
 from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS, schema_named
@@ -14,6 +13,7 @@ from data.errors import DataError
 from data.volumes import cache, normalise
 from data.volumes.case import load_images, load_truth
 from data.volumes.distortions import DISTORTIONS, Sample
+from data.volumes.fingerprint import facts
 from data.volumes.targets import Labels, Regions
 from tests.data.small_data import check_case, random_case, save
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from data import files, prepare
-from data.brats import fingerprint, layouts
+from data.brats import layouts
 from data.brats.layouts import find_cases
 from data.brats.preprocess import Preprocessing, cube
 from data.brats.schema import SCHEMAS
 from data.errors import DataError, NoCaseError
-from data.volumes import cache, patients
+from data.volumes import cache, fingerprint, patients
 from data.volumes.case import load_images, load_truth
 from data.volumes.header import nifti_image, read_header
 from data.volumes.volume import read_volume

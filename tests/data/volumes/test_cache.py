@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from data.brats.schema import SCHEMAS
 from data.errors import DataError
 from data.volumes import cache
 from data.volumes.case import load_images, load_truth
+from data.volumes.checksums import Checksums
 from data.volumes.preprocess import to_grid
 from tests.data.small_data import random_case, reopened, save, write_case
 
@@ -63,6 +65,42 @@ def test_a_second_build_reads_no_voxel(data_set, small_cache, record):
     assert again == small_cache
     assert not calls
     assert {path: path.stat().st_mtime_ns for path in small_cache.directory.rglob("*")} == stamps
+
+
+def test_copies_of_uncompressed_files_have_the_same_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+    arrays = random_case(0)
+    first = write_case(tmp_path / "a" / "BraTS20_Training_001", arrays, ending=".nii").parent
+    before = cache.data_fingerprint(layouts.find_cases(first).cases)
+    copy = shutil.copytree(first, tmp_path / "b", copy_function=shutil.copyfile)
+    for path in copy.rglob("*.nii"):
+        os.utime(path, (1, 1))
+    assert cache.data_fingerprint(layouts.find_cases(copy).cases) == before
+    (image,) = copy.rglob("*_t2.nii")
+    content = bytearray(image.read_bytes())
+    content[len(content) // 3] ^= 1  # between the samples of a large file, so only the whole tells
+    image.write_bytes(content)
+    os.utime(image, (2, 2))
+    assert cache.data_fingerprint(layouts.find_cases(copy).cases) != before
+
+
+def test_a_checksum_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+    path = tmp_path / "a.nii"
+
+    def checksum(content, seconds):
+        path.write_bytes(content)
+        os.utime(path, (seconds, seconds))
+        with Checksums([path]) as checksums:
+            return checksums.of(path)
+
+    first = checksum(b"one", 5)
+    assert first == zlib.crc32(b"one")
+    assert checksum(b"two", 5) == first, "it was not read again"
+    assert checksum(b"two", 6) == zlib.crc32(b"two")
+    (stored,) = (tmp_path / "caches" / "checksums").iterdir()
+    stored.write_text("{")
+    assert checksum(b"six", 6) == zlib.crc32(b"six")
 
 
 def test_the_fingerprint_is_of_the_content(data_set, small_cache, tmp_path):

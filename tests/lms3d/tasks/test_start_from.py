@@ -14,9 +14,10 @@ from data.brats.preprocess import cube
 from data.brats.schema import SCHEMAS
 from data.volumes import cache
 from lms3d.errors import InputError
-from lms3d.tasks.brats import material, task
+from lms3d.tasks.brats import task
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.brats.task import TASK
+from lms3d.tasks.volumes import material
 from tests.data.small_data import LATE, random_case, write_case
 
 SMALL = {"resolution": 16, "model": "unet3d", "targets": "labels"}
@@ -86,7 +87,7 @@ def begin(run, data, earlier=None, *, how="start_from"):
     split.save(split.Split(training=tuple(ids[1:]), validation=tuple(ids[:1])), given)
     origin = {how: earlier if how == "start_from" or earlier is None else earlier / "best.keras"}
     options = BratsConfig(data=data, split=given, **origin, **SMALL)
-    return material._split(options, run, False, found, volumes)
+    return material.divided(options, run, False, found, volumes)
 
 
 @pytest.mark.parametrize("how", ["start_from", "weights"])
@@ -129,7 +130,7 @@ def division(tmp_path, **options) -> split.Split:
     (tmp_path / "new").mkdir(exist_ok=True)
     found = SimpleNamespace(patients={one: one for one in IDS}, known_as=dict.fromkeys(IDS, ()))
     volumes = SimpleNamespace(ids=tuple(IDS), skipped={})
-    return material._split(BratsConfig(seed=3, **options), tmp_path / "new", False, found, volumes)
+    return material.divided(BratsConfig(seed=3, **options), tmp_path / "new", False, found, volumes)
 
 
 @pytest.fixture

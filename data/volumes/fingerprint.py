@@ -19,7 +19,6 @@ from nibabel.affines import voxel_sizes
 from nibabel.orientations import aff2axcodes
 
 from data import files
-from data.brats.schema import CHANNELS
 from data.errors import DataError
 from data.files import Progress
 from data.volumes.cache import data_fingerprint
@@ -33,13 +32,7 @@ from lms3d.common.disk import cache_directory
 _REPAIR = "delete it and run again"
 _FORMAT = 3  # raise it when the facts change, or other files can be read
 _PERCENTILES = (1, 50, 99)
-_NUMBERS = (
-    *(f"size_{axis}" for axis in "xyz"), *(f"spacing_{axis}_mm" for axis in "xyz"),
-    *(f"{channel}_p{p}" for channel in CHANNELS for p in _PERCENTILES),
-    *(f"{channel}_{fact}" for channel in CHANNELS for fact in ("farthest", "spread", "corner")),
-    *(f"correlation_{a}_{b}" for a, b in combinations(CHANNELS, 2)),
-)  # fmt: skip
-"""The facts that every usable case has, except for labels and the names of the axes."""
+_SPREAD = "_spread"  # a column of every channel
 _NAMES = ("case", "problem", "axes")
 _MOST_LINES = 5  # about cases that look wrong in the same way; more would tell nothing new
 _LARGEST = np.finfo(np.float32).max
@@ -51,6 +44,21 @@ LEAST_FOR_SWAPS = 5
 LEAST_SPREAD = 1.0
 """The least number of standard deviations between percentiles 1 and 99 of a modality. It is 4.7 for a normal distribution, and 4.4
 to 6.0 for six phantoms. Below 1, a few voxels dominate the deviation, and z-scores leave the others without contrast."""
+
+
+def _numbers(channels: Sequence[str]) -> set[str]:
+    """The facts that every usable case has, except for labels and the names of the axes."""
+    return {
+        *(f"size_{axis}" for axis in "xyz"), *(f"spacing_{axis}_mm" for axis in "xyz"),
+        *(f"{channel}_p{p}" for channel in channels for p in _PERCENTILES),
+        *(f"{channel}_{fact}" for channel in channels for fact in ("farthest", "spread", "corner")),
+        *(f"correlation_{a}_{b}" for a, b in combinations(channels, 2)),
+    }  # fmt: skip
+
+
+def _channels(table: pd.DataFrame) -> list[str]:
+    """The channels of the cases in a table."""
+    return [str(name).removesuffix(_SPREAD) for name in table.columns if str(name).endswith(_SPREAD)]
 
 
 def examine(
@@ -83,7 +91,7 @@ def _is_written(path: Path, case: Case) -> bool:
         return False
     numbers = [value for name, value in written.items() if name not in _NAMES]
     named = written["case"] == case.id and all(isinstance(written.get(name, ""), str) for name in _NAMES)
-    complete = written["problem"] != "" or written.keys() >= {*_NUMBERS, *_NAMES}
+    complete = written["problem"] != "" or written.keys() >= {*_numbers(case.channels), *_NAMES}
     return named and complete and all(type(value) in (int, float) and abs(value) <= _LARGEST for value in numbers)
 
 
@@ -113,12 +121,12 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     of_case: dict[str, Any] = {"case": case.id, "problem": "", "axes": "".join(aff2axcodes(affine))}
     for axis, name in enumerate("xyz"):
         of_case |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
-    for index, channel in enumerate(CHANNELS):
+    for index, channel in enumerate(case.channels):
         values = np.percentile(sample[:, index], _PERCENTILES)
         of_case |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
         of_case |= {f"{channel}_{fact}": value for fact, value in _extremes(brain[:, index], values).items()}
         of_case[f"{channel}_corner"] = round(float(np.median(corners[..., index])), 4)
-    for (i, a), (j, b) in combinations(enumerate(CHANNELS), 2):
+    for (i, a), (j, b) in combinations(enumerate(case.channels), 2):
         of_case[f"correlation_{a}_{b}"] = round(float(np.nan_to_num(correlations[i, j])), 4)
     if truth is not None:
         voxel_ml = float(np.prod(sizes)) / 1000
@@ -142,7 +150,7 @@ def suspicious_outliers(table: pd.DataFrame) -> list[str]:
     """A line for each modality of a case in which outliers spoil the mean and the deviation."""
     lines = []
     for row in table[table["problem"] == ""].to_dict("records"):
-        for channel in CHANNELS:
+        for channel in _channels(table):
             low, high = (row[f"{channel}_p{p}"] for p in (1, 99))
             if high > low and row[f"{channel}_spread"] < LEAST_SPREAD:
                 lines.append(
@@ -156,7 +164,9 @@ def suspicious_corners(table: pd.DataFrame) -> list[str]:
     """A line for each case whose background is not 0."""
     lines = []
     for row in table[table["problem"] == ""].to_dict("records"):
-        corners = [f"{row[f'{channel}_corner']:g} in {channel}" for channel in CHANNELS if row[f"{channel}_corner"]]
+        corners = [
+            f"{row[f'{channel}_corner']:g} in {channel}" for channel in _channels(table) if row[f"{channel}_corner"]
+        ]
         if corners:
             lines.append(
                 f"look at {row['case']}: its corners are {', '.join(corners)}, not 0: all that is not 0 counts as brain; set its "
@@ -173,22 +183,23 @@ def suspicious_swaps(table: pd.DataFrame) -> dict[str, tuple[str, str]]:
     sound = table[table["problem"] == ""]
     if len(sound) < LEAST_FOR_SWAPS:
         return {}
-    matrices = {row["case"]: _matrix(row) for row in sound.to_dict("records")}
+    channels = _channels(table)
+    matrices = {row["case"]: _matrix(row, channels) for row in sound.to_dict("records")}
     usual = np.median(list(matrices.values()), axis=0)
     swaps = {}
     for case_id, matrix in matrices.items():
         distance = partial(_distance, usual)
         own = distance(matrix)
-        pairs = {pair: distance(_exchanged(matrix, *pair)) for pair in combinations(range(len(CHANNELS)), 2)}
+        pairs = {pair: distance(_exchanged(matrix, *pair)) for pair in combinations(range(len(channels)), 2)}
         best = min(pairs, key=lambda pair: pairs[pair])
         if pairs[best] < (1 - SWAP_MARGIN) * own:
-            swaps[case_id] = (CHANNELS[best[0]], CHANNELS[best[1]])
+            swaps[case_id] = (channels[best[0]], channels[best[1]])
     return swaps
 
 
-def _matrix(row: Mapping[Any, Any]) -> np.ndarray:
-    matrix = np.eye(len(CHANNELS))
-    for (i, a), (j, b) in combinations(enumerate(CHANNELS), 2):
+def _matrix(row: Mapping[Any, Any], channels: Sequence[str]) -> np.ndarray:
+    matrix = np.eye(len(channels))
+    for (i, a), (j, b) in combinations(enumerate(channels), 2):
         matrix[i, j] = matrix[j, i] = row[f"correlation_{a}_{b}"]
     return matrix
 
@@ -203,12 +214,16 @@ def _exchanged(matrix: np.ndarray, i: int, j: int) -> np.ndarray:
     return matrix[np.ix_(order, order)]
 
 
-def as_text(table: pd.DataFrame) -> str:
-    """The result of `examine` as text: Table 1 of the case study, spacings, label volumes, and what looks wrong."""
+def as_text(table: pd.DataFrame, *, brains: bool = True) -> str:
+    """The result of `examine` as text: Table 1 of the case study, spacings, label volumes, and what looks wrong.
+
+    brains: whether all that is not 0 is brain, and channels are the four modalities.
+    """
+    part = "brain" if brains else "foreground"
     sound = table[table["problem"] == ""]
     lines = [f"{len(sound)} of {len(table)} cases can be used"]
     if len(sound):
-        lines += ["", "brain in voxels      x    y    z"]
+        lines += ["", f"{f'{part} in voxels':<17} {'x':>4} {'y':>4} {'z':>4}"]
         sizes = sound[["size_x", "size_y", "size_z"]]
         for name in ("mean", "median", "min", "max"):
             x, y, z = (round(float(v)) for v in getattr(sizes, name)())
@@ -216,9 +231,10 @@ def as_text(table: pd.DataFrame) -> str:
         spacings = sound[[f"spacing_{axis}_mm" for axis in "xyz"]].drop_duplicates().to_numpy()
         lines += ["voxels of " + ", ".join(" x ".join(f"{v:g}" for v in row) + " mm" for row in spacings[:4])
                   + (f" and {len(spacings) - 4} other sizes" if len(spacings) > 4 else "")]  # fmt: skip
-        lines += [_axes(sound), *_labels(sound), *_intensities(sound)]
-    swaps = [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in suspicious_swaps(table).items()]
-    for suspicions in (swaps, suspicious_outliers(table), suspicious_corners(table)):
+        lines += [_axes(sound), *_labels(sound), *_intensities(sound, part)]
+    swapped = suspicious_swaps(table) if brains else {}
+    swaps = [f"look at {case}: {a} and {b} may be exchanged" for case, (a, b) in swapped.items()]
+    for suspicions in (swaps, suspicious_outliers(table), suspicious_corners(table)) if brains else ():
         lines += _shortened(suspicions)
     lines += [f"cannot be used: {problem}" for problem in table["problem"] if problem]
     return "\n".join(lines)
@@ -253,9 +269,9 @@ def _labels(sound: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _intensities(sound: pd.DataFrame) -> list[str]:
-    lines = ["", "intensities in the brain, medians over the cases      1 %       50 %       99 %"]
-    for channel in CHANNELS:
+def _intensities(sound: pd.DataFrame, part: str) -> list[str]:
+    lines = ["", f"{f'intensities in the {part}, medians over the cases':<50} {'1 %':>6} {'50 %':>10} {'99 %':>10}"]
+    for channel in _channels(sound):
         low, middle, high = (sound[f"{channel}_p{p}"].median() for p in _PERCENTILES)
         lines.append(f"  {channel:<45} {low:>10.4g} {middle:>10.4g} {high:>10.4g}")
     return lines
