@@ -56,10 +56,10 @@ def main() -> None:
 
 def _predict(network: Any, shape: tuple[int, int, int], options: argparse.Namespace, folder: Path) -> None:
     from data.volumes.geometry import Box
-    from lms3d.tasks.brats import label_maps
     from lms3d.tasks.streaming import entropy, nifti
     from lms3d.tasks.streaming.segment import probabilities
     from lms3d.tasks.streaming.volumes import Placed, Resized
+    from lms3d.tasks.volumes import label_maps
 
     def read(first: int, end: int) -> np.ndarray:
         random = np.random.default_rng(first)

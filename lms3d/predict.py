@@ -15,7 +15,7 @@ _DESCRIPTION = """\
 Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made, or the file that
 `python -m lms3d.package RUN_DIR` made of it, which has no validation cases and therefore needs --data.
 
-Brain scans: every case becomes two label maps: one on the grid of its original files, with their orientation and
+Volumes: every case becomes two label maps: one on the grid of its original files, with their orientation and
 position, which any viewer lays over them; and one in the cube of the network. Without --data the validation cases of
 the run are segmented. With --data every case of that folder is, whether it has a true label map or not.
 

@@ -175,9 +175,19 @@ class Task(training.Task):
         messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
+    def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The options of `models.build` that do not follow from the weights, such as the size of a voxel. said, where: see
+        `unpacked`."""
+        return {}
+
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
         raise NotImplementedError
+
+    def knows(self, truth: Path) -> bool:
+        """Whether `truth`, a folder with true label maps, is a data set of this task. It decides if predictions are of another
+        program."""
+        return False
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Scores predictions; writes tables and figures."""

@@ -31,11 +31,12 @@ from lms3d.errors import DoesNotFit
 from lms3d.ranks.world import World
 from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
-from lms3d.tasks.brats import label_maps, material
-from lms3d.tasks.brats import predict as segmentation
+from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.streaming import nifti
 from lms3d.tasks.streaming.volumes import Array
+from lms3d.tasks.volumes import label_maps
+from lms3d.tasks.volumes import predict as segmentation
 from lms3d.training.run_lock import RunLock
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")

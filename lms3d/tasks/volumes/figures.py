@@ -61,7 +61,6 @@ def _segmented(
     with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
         network = (inference.predictor if patch else inference.streamer)(model, options.sample_shape(), lms=lms)
         read, outputs = image_planes(material.normalisation, cache, case_id), len(material.targets.names)
-        with probabilities(
-            network, read, cache.shape_of(case_id), channels=outputs, patch=patch, scratch=run_dir
-        ) as found:
+        shape = cache.shape_of(case_id)
+        with probabilities(network, read, shape, channels=outputs, patch=patch, scratch=run_dir) as found:
             return whole(found, material.targets.from_channels)

@@ -152,6 +152,11 @@ def _start(options: VolumeConfig) -> Start | None:
             return None
     elif options.start_from is not None:
         option, path = f"--start-from {options.start_from}", options.start_from / "split.json"
+        if options.start_from.is_file():
+            say(
+                f"note: {option}: a package does not say whom its weights have seen; patients of its training may validate here"
+            )
+            return None
         if not path.is_file():
             raise InputError(
                 f"{option}: found no split.json there; expected the folder of a run, which says whom its weights have seen; "

@@ -17,11 +17,14 @@ import numpy as np
 
 from data import pseudonyms
 from data.brats import definition
+from data.brats.schema import schema_named
 from data.errors import DataError
+from data.segmentation.description import Description
 from data.volumes import targets, volume
 from data.volumes.case import nearness
 from data.volumes.geometry import Geometry
 from data.volumes.header import raw_header, read_header
+from data.volumes.labels import LabelSchema
 from lms3d.common import json_values
 from lms3d.errors import InputError
 from lms3d.files import write_json
@@ -29,6 +32,7 @@ from lms3d.tasks.streaming import nifti
 from lms3d.tasks.streaming.volumes import Array
 
 INDEX = "predictions.json"
+BRATS = "brats"  # the only task of earlier versions
 _FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
 """The fields of a header for free text: programs have written names and dates of birth there."""
 
@@ -42,9 +46,11 @@ class Predictions:
     """A short name for tables and figures: the name of the run."""
     run: str
     """The run directory that made them."""
+    task: str = BRATS
+    """The task that the network has learnt."""
     model: str
-    shape: tuple[int, int, int]
-    """The shape of the network's grid."""
+    shape: tuple[int, int, int] | None
+    """The shape of the network's grid; None if each case has its own."""
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
@@ -56,7 +62,8 @@ class Predictions:
     schema: str
     """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `data.brats.definition` describes it; empty if an earlier version wrote the file."""
+    """That schema, as `data.brats.definition` or `data.segmentation.description` has it; empty if an earlier version wrote the
+    file."""
     targets: str = "labels"
     """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
     schema_of_data: str = ""
@@ -79,6 +86,11 @@ class Predictions:
     def schema_of_truth(self) -> str:
         """The name of the label schema with which the data set was read."""
         return self.schema_of_data or self.schema
+
+    @property
+    def coding(self) -> LabelSchema:
+        """The label schema of the maps."""
+        return coding(self.task, self.schema, self.meaning, str(self.directory / INDEX))
 
     def save(self) -> None:
         """Writes predictions.json, without the folder: that may be moved."""
@@ -129,7 +141,8 @@ def _read(directory: Path) -> Predictions:
             if Path(case).name != case:
                 raise ValueError(f"found case {case!r}, which names no file")
             Geometry.from_json(geometry)
-        if values.get("meaning") and definition.restored(values["meaning"], where="meaning").name != values["schema"]:
+        meaning = values.get("meaning")
+        if meaning and coding(values.get("task", BRATS), "", meaning, "meaning").name != values["schema"]:
             raise ValueError(f"found the meaning of other labels than {values['schema']!r}")
         if values.get("targets", "labels") not in targets.KINDS:
             raise ValueError(f"found targets {values['targets']!r}; expected {' or '.join(targets.KINDS)}")
@@ -141,12 +154,30 @@ def _read(directory: Path) -> Predictions:
         ) from None
 
 
+def coding(task: str, name: str, meaning: Mapping[str, Any], where: str) -> LabelSchema:
+    """The label schema that `meaning` describes; one of BraTS by its name, if there is no meaning. DataError if there is none."""
+    if task != BRATS:
+        return Description.from_json(meaning, where=where).schema
+    return definition.restored(meaning, where=where) if meaning else schema_named(name)
+
+
+def task_in(path: Path) -> str | None:
+    """The task of the predictions in `path`, or of the run that is there; None if there is neither."""
+    folder = folder_in(path)
+    file = path / "config.json" if folder is None else folder / INDEX
+    try:
+        values = json_values.parse(file.read_text(encoding="utf-8"))
+        return str((values if folder else values["options"]).get("task", BRATS))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None if folder is None else BRATS  # `load` says what is wrong with it
+
+
 def _as_now(values: dict[str, Any]) -> dict[str, Any]:
     """What an earlier version wrote, with today's keys."""
     if "resolution" in values:
         values["shape"], values["stretched"] = (values.pop("resolution"),) * 3, True
         values["tta"] = "all" if values["tta"] else None
-    return {**values, "shape": tuple(values["shape"])}
+    return {**values, "shape": tuple(values["shape"]) if values["shape"] is not None else None}
 
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
