@@ -43,15 +43,12 @@ def main() -> None:
         lms = lms3d.LMS(tier="disk", swap_dir=folder, mapped=not options.copied)
         begun = time.monotonic()
         network = inference.streamer(model, shape, lms=lms)
-        planned = time.monotonic()
+        planned, sliced = time.monotonic(), lms.report.slabs if lms.report else ()
         _predict(network, shape, options, Path(folder))
         lms.close()
         seconds = time.monotonic() - planned
-    report = lms.report
     print(f"{'x'.join(map(str, shape))}, {options.outputs} outputs, limit {format_size(options.memory_limit)}")
-    print(
-        f"planned in {planned - begun:.0f} s, predicted in {seconds:.0f} s; slabs {(report and report.slabs) or 'none'}"
-    )
+    print(f"planned in {planned - begun:.0f} s, predicted in {seconds:.0f} s; slabs {sliced or 'none'}")
     print(f"before: {format_size(memory.before)}; at most {format_size(memory.anonymous)} of its own", end="")
     print(f", and {format_size(memory.whole)} with pages of files, which the system may take back")
     print(f"probabilities as a whole: {format_size(int(np.prod(shape)) * options.outputs * 4)}")

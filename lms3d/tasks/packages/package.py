@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,8 @@ class Opened:
     """See `Task.unpacked`."""
     weights: Mapping[str, np.ndarray]
     """The path of each weight in the network -> the array."""
-    load: partial[Any]
-    """Builds the network and loads its weights; TensorFlow must be running."""
+    load: Callable[..., Any]
+    """Builds the network and loads its weights; TensorFlow must be running. `precision=` is taken in place of the run's."""
 
 
 def require_run(run_dir: Path) -> None:
@@ -76,7 +76,11 @@ def make(run_dir: Path) -> Content:
 
 def open_package(path: Path) -> Opened:
     """Reads and checks a package; builds nothing yet. InputError, in one line, if the package cannot be used."""
-    content = archive.read(path)
+    return opened(archive.read(path), path)
+
+
+def opened(content: Content, path: Path) -> Opened:
+    """A checked package with this content. path: where it comes from, for messages. InputError if it cannot be used."""
     try:
         trained = description.options_from(content.model)
         said = content.model.get("meaning")
@@ -106,7 +110,7 @@ def _named(content: Content) -> dict[str, Any]:
 
 def _load(
     path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], stated_options: Any,
-    more: Mapping[str, Any],
+    more: Mapping[str, Any], precision: str | None = None,
 ) -> Any:  # fmt: skip
     """The network. InputError if the weights do not belong to its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
@@ -115,7 +119,7 @@ def _load(
         options = network.build_options(trained.model, {name: array.shape for name, array in weights.items()})
         if options != stated_options:
             raise ValueError(f"found build options {str(stated_options)[:80]}, expected {options} by its weights")
-        return network.built(trained.model, shape, outputs, weights, trained.precision, **more)
+        return network.built(trained.model, shape, outputs, weights, precision or trained.precision, **more)
     except tf.errors.ResourceExhaustedError:
         raise inference.weights_do_not_fit(path) from None
     except (ValueError, TypeError, AttributeError) as error:
