@@ -30,7 +30,7 @@ from lms3d.data import files
 from lms3d.data.errors import DataError
 
 if TYPE_CHECKING:
-    from lms3d.data.brats.case import Case
+    from lms3d.data.volumes.case import Case
 
 _VARIABLE = "LMS3D_ANONYMOUS"  # so that processes that this one starts hide names, too
 _KEY_BYTES, _DIGITS = 32, 10

@@ -1,7 +1,8 @@
 """Three public architectures, smaller than in their papers: fewer channels and stages, the same blocks.
 
 - Residual encoder U-Net, as nnU-Net's preset M has it: Isensee et al., "nnU-Net Revisited", MICCAI 2024. Blocks per stage
-  1, 3, 4, 6; instance normalisation and LeakyReLU; one convolution per stage of the decoder. Without deep supervision.
+  1, 3, 4, 6; instance normalisation and LeakyReLU; one convolution per stage of the decoder. Without deep supervision. It is
+  written in Keras's own layers, as users' networks are; `models/resenc.py` is the one to train.
 - SegFormer B0: Xie et al., "SegFormer", NeurIPS 2021. Attention over a sequence that a convolution shortens, and a feed-forward
   part with a depthwise convolution. Without stochastic depth.
 - ConvNeXt T as a segmentation network: Liu et al., "A ConvNet for the 2020s", CVPR 2022, with MedNeXt's symmetric decoder (Roy

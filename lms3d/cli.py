@@ -17,7 +17,7 @@ from lms3d.common import program
 from lms3d.errors import InputError
 from lms3d.units import parse_size
 
-LONGEST_SIDE = 4096
+LEAST_SIDE, LONGEST_SIDE = 8, 4096
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
@@ -128,6 +128,45 @@ def box(text: str) -> tuple[int, int, int]:
         raise InputError(f"{text!r} is not three sides such as 160x192x160")
     a, b, c = map(resolution, sides)
     return a, b, c
+
+
+def sides(text: str) -> tuple[int, int, int]:
+    """The text "160x192x20": three sides, each even. The task says what else its networks need."""
+    numbers = [int(side) if side.isdecimal() else 0 for side in text.lower().split("x")]
+    if len(numbers) != 3:
+        raise InputError(f"{text!r} is not three sides such as 160x192x160")
+    for side in numbers:
+        require_side(side, 2)
+    a, b, c = numbers
+    return a, b, c
+
+
+def patch(text: str) -> int | tuple[int, int, int]:
+    """The text "96", the side of a cube, or "96x96x48", three sides."""
+    return sides(text) if "x" in text.lower() else resolution(text)
+
+
+def require_side(side: int, step: int) -> None:
+    """InputError for a side of a volume that is no multiple of `step`, or too small or large for any network."""
+    if side > LONGEST_SIDE:
+        raise InputError(f"{side} is too large; the most is {LONGEST_SIDE}")
+    least = max(step, LEAST_SIDE)
+    if side < least or side % step:
+        below = max(least, side // step * step)
+        raise InputError(f"{side} is not a multiple of {step}; the nearest that work are {below} and {below + step}")
+
+
+def spacing(text: str) -> str:
+    """The text "median", or three sizes of a voxel in mm: "1.0x1x2.5" -> "1x1x2.5"."""
+    if text == "median":
+        return text
+    try:
+        sizes = [float(size) for size in text.lower().split("x")]
+    except ValueError:
+        sizes = []
+    if len(sizes) != 3 or not all(0 < size < 1000 for size in sizes):
+        raise InputError(f"{text!r} is not median, and not three sizes in mm such as 0.8x0.8x2.5")
+    return "x".join(f"{size:.10g}" for size in sizes)
 
 
 def quoted(text: str) -> str:

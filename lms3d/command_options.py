@@ -101,7 +101,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("data").add_argument
     tasks = ", or ".join(f"{name}, {TASKS[name].options.summary}" for name in TASKS.names)
     add("--task", choices=TASKS.names, help=f"what to learn: {tasks} (default: {DEFAULT_TASK})")
-    folder = "folder of an unpacked BraTS, MSD Task01 or ChestX-ray14 data set, or a manifest (default: an embedded artificial set)"
+    folder = "folder of an unpacked data set: BraTS, nnU-Net, Decathlon, ChestX-ray14; or a manifest (default: an artificial set)"
     add("--data", type=cli.path, metavar="DIR", help=folder)
     turned = (
         "show training samples under random symmetries: of the cube, or an image and its mirror image (default: on)"
@@ -110,23 +110,27 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
-    """Adds a group for each task with options of its own. ValueError if two tasks have different options of one name.
+    """Adds a group for each task with options of its own, and one for those that several share. ValueError if two tasks have
+    different options of one name.
 
     A task that wants an option of another inherits its class, or a class that both inherit.
     """
     known: dict[str, Option] = {}
+    owners: dict[str, list[str]] = {}
     for task in TASKS.names:
-        own = TASKS[task].options.own()
-        new = {name: option for name, option in own.items() if name not in known}
-        if other := next((name for name, option in own.items() if known.get(name, option) is not option), None):
-            raise ValueError(
-                f"task {task!r}: {flag(other)} is an option of another task; inherit it, or choose another name"
-            )
-        if new:
-            add = parser.add_argument_group(f"task {task} ({TASKS[task].options.summary})").add_argument
-            for name, option in new.items():
-                add(flag(name), **option.arguments)
-        known |= new
+        for name, option in TASKS[task].options.own().items():
+            if known.setdefault(name, option) is not option:
+                raise ValueError(
+                    f"task {task!r}: {flag(name)} is an option of another task; inherit it, or choose another name"
+                )
+            owners.setdefault(name, []).append(task)
+    for tasks in dict.fromkeys(map(tuple, owners.values())):
+        title = (
+            f"task {tasks[0]} ({TASKS[tasks[0]].options.summary})" if len(tasks) == 1 else f"tasks {', '.join(tasks)}"
+        )
+        add = parser.add_argument_group(title).add_argument
+        for name in (name for name, having in owners.items() if tuple(having) == tasks):
+            add(flag(name), **known[name].arguments)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:

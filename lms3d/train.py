@@ -20,7 +20,7 @@ from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
 
 _DESCRIPTION = """\
-Train a 3D U-Net on whole brain scans (BraTS), under a memory limit that it would not fit into by itself.
+Train a 3D U-Net on whole volumes, under a memory limit that it would not fit into by itself.
 
 Without --data it makes an artificial data set first (once), so that everything can be tried at once:
   python -m lms3d.train --resolution 64 --epochs 3

@@ -8,7 +8,8 @@ All layers take channels last: (B, H, W, C) or (B, D, H, W, C).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -20,6 +21,9 @@ from lms3d.models import fused, instance_norm
 from lms3d.models.instance_norm import sizes
 
 PACKAGE = "lms3d"
+Triple = tuple[int, int, int]
+"""A number for each axis: D, H, W."""
+TWICE: Triple = (2, 2, 2)
 _TRACED_FOR_GPU: ContextVar[bool] = ContextVar("traced_for_gpu", default=False)
 
 
@@ -162,50 +166,65 @@ def _normalise_unknown_batch(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, ep
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class NearestUpSampling3D(keras.layers.Layer):
-    """Repeats every voxel twice along each axis: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+    """Repeats every voxel along each axis, by default twice: (B, D, H, W, C) -> (B, d D, h H, w W, C).
 
-    It is bit-identical to `keras.layers.UpSampling3D(2)`, but the result is the only full-size tensor, forward and backward.
+    factors: d, h and w. The layer is bit-identical to `keras.layers.UpSampling3D(factors)`, but the result is the only full-size
+    tensor, forward and backward.
     """
 
+    def __init__(self, factors: Triple = TWICE, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.factors = _triple(factors)
+
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return upsample(inputs)
+        return upsample(inputs, self.factors)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         batch, *axes, channels = input_shape
-        return (batch, *(None if axis is None else 2 * axis for axis in axes), channels)
+        return (batch, *_times(axes, self.factors), channels)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "factors": self.factors}
 
 
-@tf.custom_gradient
-def upsample(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """The nearest neighbour up-sampling by 2: (B, D, H, W, C) -> (B, 2D, 2H, 2W, C).
+def upsample(x: tf.Tensor, factors: Triple = TWICE) -> tf.Tensor:
+    """The nearest neighbour up-sampling: (B, D, H, W, C) -> (B, d D, h H, w W, C) with the factors d, h and w.
 
     It is one Tile over three axes of length 1; both reshapes are views. The automatic gradient of Tile would transpose the whole
-    tensor before it sums. So the gradient is written here: the sum over each 2x2x2 block.
+    tensor before it sums. So the gradient is written here: the sum over each block of d x h x w.
     """
-    batch, depth, height, width, channels = sizes(x)
-    # Batch and depth share an axis, because Tile takes at most seven.
-    y = tf.tile(tf.reshape(x, (batch * depth, 1, height, 1, width, 1, channels)), (1, 2, 1, 2, 1, 2, 1))
-    y = tf.reshape(y, (batch, 2 * depth, 2 * height, 2 * width, channels))
-    pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not on_gpu()
-    return y, block_sums_by_pooling if pooling_serves else block_sums_by_axis
+    d, h, w = factors
+
+    @tf.custom_gradient
+    def run(x: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        batch, depth, height, width, channels = sizes(x)
+        # Batch and depth share an axis, because Tile takes at most seven.
+        y = tf.tile(tf.reshape(x, (batch * depth, 1, height, 1, width, 1, channels)), (1, d, 1, h, 1, w, 1))
+        y = tf.reshape(y, (batch, d * depth, h * height, w * width, channels))
+        pooling_serves = x.dtype in (tf.float32, tf.bfloat16) and not on_gpu()
+        sums = block_sums_by_pooling if pooling_serves else block_sums_by_axis
+        return y, lambda dy: sums(dy, factors)
+
+    return run(x)
 
 
-def block_sums_by_pooling(dy: tf.Tensor) -> tf.Tensor:
-    """The sum of each 2x2x2 block, (B, 2D, 2H, 2W, C) -> (B, D, H, W, C), in one kernel, which is fastest on a CPU.
+def block_sums_by_pooling(dy: tf.Tensor, factors: Triple = TWICE) -> tf.Tensor:
+    """The sum of each block of d x h x w, (B, d D, h H, w W, C) -> (B, D, H, W, C), in one kernel, which is fastest on a CPU.
 
     On a GPU cuDNN pools with channels first, which would transpose the whole tensor. On a CPU there is no kernel for float16.
     """
-    return 8 * tf.nn.avg_pool3d(dy, ksize=2, strides=2, padding="VALID")
+    return math.prod(factors) * tf.nn.avg_pool3d(dy, ksize=factors, strides=factors, padding="VALID")
 
 
-def block_sums_by_axis(dy: tf.Tensor) -> tf.Tensor:
+def block_sums_by_axis(dy: tf.Tensor, factors: Triple = TWICE) -> tf.Tensor:
     """The same sums, one axis after the other. To sum the middle one of three axes needs no transposition on any device."""
+    d, h, w = factors
     batch, depth, height, width, channels = sizes(dy)
-    planes, rows, columns = batch * depth // 2, height // 2, width // 2
-    y = tf.reduce_sum(tf.reshape(dy, (planes, 2, height * width * channels)), axis=1)
-    y = tf.reduce_sum(tf.reshape(y, (planes * rows, 2, width * channels)), axis=1)
-    y = tf.reduce_sum(tf.reshape(y, (planes * rows * columns, 2, channels)), axis=1)
-    return tf.reshape(y, (batch, depth // 2, rows, columns, channels))
+    planes, rows, columns = batch * depth // d, height // h, width // w
+    y = tf.reduce_sum(tf.reshape(dy, (planes, d, height * width * channels)), axis=1)
+    y = tf.reduce_sum(tf.reshape(y, (planes * rows, h, width * channels)), axis=1)
+    y = tf.reduce_sum(tf.reshape(y, (planes * rows * columns, w, channels)), axis=1)
+    return tf.reshape(y, (batch, depth // d, rows, columns, channels))
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -234,11 +253,12 @@ def _with_zero_gradient(y: tf.Tensor, unused: tf.Tensor) -> tuple[tf.Tensor, Any
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class JoinedConv3D(keras.layers.Layer):
-    """A 3x3x3 convolution of several tensors side by side, some of them up-sampled, which never materialises its input.
+    """A convolution of several tensors side by side, some of them up-sampled, which never materialises its input.
 
-    inputs: tensors (B, D, H, W, C_i), or (B, D/2, H/2, W/2, C_i) if `raised[i]`. Result: (B, D, H, W, filters).
-    It equals, to rounding, `Conv3D(filters, 3, padding="same")` of the concatenation of all inputs, the raised ones after
-    `NearestUpSampling3D`. It has the weights of that layer, (3, 3, 3, sum of C_i, filters) and (filters,).
+    inputs: tensors (B, D, H, W, C_i), or (B, D/d, H/h, W/w, C_i) if `raised[i]`, with the factors d, h and w, each 1 or 2. Result:
+    (B, D, H, W, filters). It equals, to rounding, `Conv3D(filters, kernel_size, padding="same")` of the concatenation of all
+    inputs, the raised ones after `NearestUpSampling3D(factors)`. It has the weights of that layer, (*kernel_size, sum of C_i,
+    filters) and (filters,). kernel_size: 1 or 3 on each axis.
 
     The concatenations and the up-sampled tensors are the largest of a U-Net. Neither is needed:
     CONCAT-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum of those of its parts.
@@ -249,16 +269,25 @@ class JoinedConv3D(keras.layers.Layer):
     adds_bias: False before a normalisation; see `Conv3D`.
     """
 
-    def __init__(self, filters: int, raised: tuple[bool, ...], adds_bias: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        filters: int,
+        raised: tuple[bool, ...],
+        adds_bias: bool = True,
+        kernel_size: Triple = (3, 3, 3),
+        factors: Triple = TWICE,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.filters, self.raised, self.adds_bias = filters, tuple(raised), adds_bias
+        self.kernel_size, self.factors = _triple(kernel_size), _triple(factors)
 
     def build(self, input_shape: Any) -> None:
         self.channels = [shape[-1] for shape in _shapes(input_shape)]
         if len(self.channels) != len(self.raised):
             raise ValueError(f"{self.name}: expected {len(self.raised)} inputs, received {len(self.channels)}")
         self.kernel = self.add_weight(
-            shape=(3, 3, 3, sum(self.channels), self.filters), initializer="glorot_uniform", name="kernel"
+            shape=(*self.kernel_size, sum(self.channels), self.filters), initializer="glorot_uniform", name="kernel"
         )
         self.bias = self.add_weight(shape=(self.filters,), initializer="zeros", name="bias")
 
@@ -267,17 +296,18 @@ class JoinedConv3D(keras.layers.Layer):
         parts = tf.split(kernel, self.channels, axis=3) if len(self.channels) > 1 else [kernel]
         total: tf.Tensor | None = None
         for x, part, raised in zip(keras.tree.flatten(inputs), parts, self.raised, strict=True):
-            y = raised_convolution(x, part) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
+            y = raised_convolution(x, part, self.factors) if raised else tf.nn.conv3d(x, part, (1,) * 5, "SAME")
             total = y if total is None else total + y  # CONCAT-1
         bias = tf.convert_to_tensor(self.bias)
         return tf.nn.bias_add(total, bias) if self.adds_bias else _with_zero_gradient(total, bias)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         (batch, *axes, _), raised = _shapes(input_shape)[0], self.raised[0]
-        return (batch, *(None if axis is None else axis * (2 if raised else 1) for axis in axes), self.filters)
+        return (batch, *(_times(axes, self.factors) if raised else axes), self.filters)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "filters": self.filters, "raised": self.raised, "adds_bias": self.adds_bias}
+        own = ("filters", "raised", "adds_bias", "kernel_size", "factors")
+        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
 
 
 def _shapes(shapes: Any) -> list[Any]:
@@ -285,22 +315,35 @@ def _shapes(shapes: Any) -> list[Any]:
     return [shapes] if shapes[0] is None or isinstance(shapes[0], int) else list(shapes)
 
 
-def raised_convolution(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """The 3x3x3 convolution of x up-sampled by 2 (nearest neighbour), which is not materialised: (B, D, H, W, I) ->
-    (B, 2D, 2H, 2W, O).
+def raised_convolution(x: tf.Tensor, kernel: tf.Tensor, factors: Triple = TWICE) -> tf.Tensor:
+    """The convolution of x up-sampled by the factors (nearest neighbour), which is not materialised: (B, D, H, W, I) ->
+    (B, d D, h H, w W, O).
 
-    kernel: (3, 3, 3, I, O). CONCAT-2 of `JoinedConv3D`.
+    kernel: (K, L, M, I, O), each of K, L and M 1 or 3. factors: d, h and w, each 1 or 2. CONCAT-2 of `JoinedConv3D`.
     """
     wide = tf.reverse(kernel, (0, 1, 2))
-    for axis in range(3):  # (.., 3, ..) -> (.., 4, ..): k * box(2) along each axis
+    for axis in (
+        axis for axis in range(3) if factors[axis] > 1
+    ):  # (.., 3, ..) -> (.., 4, ..): k * box(2) along the axis
         before, after = ([[0, 0] for _ in range(5)] for _ in range(2))
         before[axis], after[axis] = [1, 0], [0, 1]
         wide = tf.pad(wide, before) + tf.pad(wide, after)
-    batch, depth, height, width, _ = sizes(x)
-    shape = (batch, 2 * depth, 2 * height, 2 * width, kernel.shape[-1])
-    y = tf.nn.conv3d_transpose(x, tf.transpose(wide, (0, 1, 2, 4, 3)), shape, (1, 2, 2, 2, 1), "SAME")
+    batch, *axes, _ = sizes(x)
+    shape = (batch, *(n * factor for n, factor in zip(axes, factors, strict=True)), kernel.shape[-1])
+    y = tf.nn.conv3d_transpose(x, tf.transpose(wide, (0, 1, 2, 4, 3)), shape, (1, *factors, 1), "SAME")
     known = x.shape.as_list()
-    return _with_shape(y, tf.TensorShape([known[0], *(None if n is None else 2 * n for n in known[1:4]), shape[-1]]))
+    return _with_shape(y, tf.TensorShape([known[0], *_times(known[1:4], factors), shape[-1]]))
+
+
+def _times(axes: Sequence[int | None], factors: Triple) -> list[int | None]:
+    """The sizes of axes, times the factors; None for an axis of unknown size."""
+    return [None if n is None else n * factor for n, factor in zip(axes, factors, strict=True)]
+
+
+def _triple(numbers: Sequence[int]) -> Triple:
+    """Three numbers as a tuple: JSON makes a list of it."""
+    first, second, third = numbers
+    return first, second, third
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)

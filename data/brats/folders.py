@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lms3d.data import pseudonyms
 from lms3d.data.brats import msd, published
-from lms3d.data.brats.case import Case
-from lms3d.data.brats.header import ENDINGS
 from lms3d.data.errors import DataError
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.header import ENDINGS
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:

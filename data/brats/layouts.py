@@ -7,64 +7,22 @@ describes a data set in any other layout.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from lms3d.data import pseudonyms
-from lms3d.data.brats import folders, manifest, msd, nnunet, patients, published
-from lms3d.data.brats.case import Case, require_usable
-from lms3d.data.brats.schema import CHANNELS, SCHEMAS, LabelSchema, schema_named
+from lms3d.data.brats import folders, manifest, msd, nnunet, published
+from lms3d.data.brats.schema import SCHEMAS, schema_named
 from lms3d.data.errors import DataError, NoCaseError
 from lms3d.data.files import readable_directory
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSet:
-    """The data set that was found. It unpacks into cases and schema."""
-
-    cases: list[Case]
-    """The cases, sorted by id."""
-    schema: LabelSchema
-    layout: str
-    """The recognised layout, as text: "BraTS 2021 (mirrored, folders ending in .nii)"."""
-    unused: tuple[Path, ...] = ()
-    """The NIfTI files that belong to no case, such as copies under other names."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.cases, self.schema))
-
-    @property
-    def complete(self) -> list[str]:
-        """The ids of the cases that have all their images. Training uses only these once `--skip-bad` has left out the others."""
-        return [case.id for case in self.cases if not case.problem]
-
-    @property
-    def patients(self) -> dict[str, str]:
-        """Case id -> patient, for `lms3d.data.split`."""
-        return {case.id: case.patient for case in self.cases}
-
-    @property
-    def modalities(self) -> tuple[str, ...]:
-        """The modalities that the cases have."""
-        return tuple(channel for channel in CHANNELS if channel not in self.cases[0].absent)
-
-    @property
-    def known_as(self) -> dict[str, tuple[str, ...]]:
-        """Case id -> every name of its patient, for `lms3d.data.split.seen`."""
-        return {case.id: case.known_as for case in self.cases}
-
-    def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
-        """The same cases, with one patient for each group of ids in `alike`."""
-        return replace(self, cases=patients.of_one_brain(self.cases, alike))
-
-    @property
-    def grades(self) -> dict[str, str | None]:
-        """Case id -> "HGG", "LGG" or None: strata for `lms3d.data.split.folds`."""
-        return {case.id: case.grade for case in self.cases}
-
+from lms3d.data.volumes import patients
+from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.manifest import is_manifest
 
 log = logging.getLogger("data")
 
@@ -105,8 +63,7 @@ def find_cases(
     DataError for a missing or empty folder, an incomplete case, or labels of unknown meaning.
     """
     root = Path(root).expanduser()
-    is_manifest = manifest.is_manifest(root)
-    data_set = _of_manifest(root, labels) if is_manifest else _of_folder(readable_directory(root), labels)
+    data_set = _of_manifest(root, labels) if is_manifest(root) else _of_folder(readable_directory(root), labels)
     for case in data_set.cases:  # now with the names in the tables of patients, too
         pseudonyms.know_case(case, root)
     _require_different_ids(data_set.cases)
@@ -137,8 +94,8 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
     if not pairs:
         if nnunet.is_raw(root):
             raise NoCaseError(
-                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; write a manifest for it: a "
-                ".csv with the columns case,t1,t1ce,flair,t2,truth and a row for each case; say with --labels what the labels mean"
+                f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; train on it with --task "
+                "segmentation, or write a manifest for it: a .csv with the columns case,t1,t1ce,flair,t2,truth"
             )
         raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lms3d.data.brats.case import Case
+from lms3d.data.brats.schema import CHANNELS
 from lms3d.data.errors import DataError
 from lms3d.data.files import read_json
+from lms3d.data.volumes.case import Case
 
 VOLUMES = {"flair": 0, "t1": 1, "t1ce": 2, "t2": 3}
 """Channel -> index on the fourth axis, as dataset.json of Task01 lists them."""
@@ -43,7 +44,9 @@ class Task01:
         truths = [folder.with_name(_LABELS) / f"{stem}{ending}" for ending in (".nii.gz", ".nii")]
         truth = next((path for path in truths if folder.name == TRAINING and path.is_file()), None)
         volumes = _volumes(folder.with_name(_DESCRIPTION))
-        return Case(id=stem, images=dict.fromkeys(VOLUMES, folder / name), truth=truth, volumes=volumes)
+        return Case(
+            id=stem, images=dict.fromkeys(VOLUMES, folder / name), channels=CHANNELS, truth=truth, volumes=volumes
+        )  # fmt: skip
 
 
 def _volumes(description: Path) -> Mapping[str, int]:

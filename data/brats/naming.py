@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from lms3d.data.brats.case import Case
-from lms3d.data.brats.header import ENDINGS
-from lms3d.data.brats.patients import grade_of
 from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.header import ENDINGS
+from lms3d.data.volumes.patients import grade_of
 
 _SET = r"(?<![a-z])(?:gli|peds?|mets?|ssa|men|goat)"
 _CHALLENGE = re.compile(rf"brats|miccai|{_SET}(?![a-z])", re.IGNORECASE)
@@ -71,6 +71,7 @@ class Named:
             truths += [name for pattern in self.odd_truth for name in fnmatch.filter(files, pattern)]
         return Case(
             id=folder.name if alone and stem.startswith(folder.name) else stem,
+            channels=CHANNELS,
             images={channel: folder / named[suffix] for channel, suffix in suffixes.items() if suffix in named},
             truth=folder / truths[0] if truths else None,
             other_truths=tuple(folder / name for name in truths[1:]),

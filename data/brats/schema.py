@@ -1,49 +1,22 @@
-"""The meaning of the numbers in a label map. It is never inferred from the values: 3 and 4 differ between data sets."""
+"""The meaning of the numbers in a label map. It is never inferred from the values: 3 and 4 differ between data sets.
+
+The names of labels are those in the data set's own description: NCR or NETC is necrosis and other non-enhancing core, ED or SNFH
+oedema, ET enhancing tumour, CC cysts, RC the cavity of a resection. The learnt labels are necrosis, oedema, enhancing tumour, then
+others. The regions are REGIONS, then the other regions that the challenge scores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lms3d.data.errors import DataError
+from lms3d.data.volumes.labels import LabelSchema
 
 CHANNELS = ("t1", "t1ce", "flair", "t2")
 """The four modalities, in the order of the image channels."""
 
 REGIONS = ("WT", "TC", "ET")
 """Whole tumour, tumour core, enhancing tumour. Every schema has them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSchema:
-    """The labels of one data set, and the regions that are scored, which are unions of labels."""
-
-    name: str
-    labels: Mapping[str, int]
-    """Name -> value in the file, for every label except background (0). The names are those in the data set's own description: NCR
-    or NETC is necrosis and other non-enhancing core, ED or SNFH oedema, ET enhancing tumour, CC cysts, RC the cavity of a
-    resection."""
-    learnt: tuple[str, ...]
-    """The labels that a network learns, in the order of its output channels: necrosis, oedema, enhancing tumour, then others. Other
-    labels count as background."""
-    regions: Mapping[str, tuple[int, ...]]
-    """Region -> label values, sorted. It has REGIONS, then the other regions that its challenge scores."""
-    nested: tuple[tuple[str, int], ...]
-    """(region, label value) from the outside in. Painted one over the other, the regions reproduce the label map."""
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        """Every value that a label map may hold, sorted."""
-        return (0, *sorted(self.labels.values()))
-
-    @property
-    def learnt_values(self) -> tuple[int, ...]:
-        """The label values of `learnt`."""
-        return tuple(self.labels[name] for name in self.learnt)
-
-    def values_of(self, name: str) -> tuple[int, ...]:
-        """The label values of a region, or of a single label, by its name. KeyError if there is neither."""
-        return self.regions[name] if name in self.regions else (self.labels[name],)
 
 
 def _adult(name: str, necrosis: str, oedema: str, labels: Mapping[str, int], *, cavity: bool = False) -> LabelSchema:

@@ -54,7 +54,7 @@ class TwoSidedLeakyReLU(keras.layers.Layer):
 class _Joined:
     """Up-sampling, concatenation and convolution, one after the other: what `lms3d.models.layers.JoinedConv3D` avoids."""
 
-    def __init__(self, filters: int, raised: tuple[bool, ...], name: str, adds_bias: bool = True) -> None:
+    def __init__(self, filters: int, raised: tuple[bool, ...], name: str, **cubes: Any) -> None:
         self.filters, self.raised, self.name = filters, raised, name
 
     def __call__(self, inputs: list[keras.KerasTensor]) -> keras.KerasTensor:
@@ -63,8 +63,8 @@ class _Joined:
         return keras.layers.Conv3D(self.filters, 3, padding="same", name=self.name)(together)
 
 
-def _raised(name: str | None = None) -> keras.layers.Layer:
-    return keras.layers.UpSampling3D(2, name=name)
+def _raised(factors: tuple[int, int, int] = (2, 2, 2), name: str | None = None) -> keras.layers.Layer:
+    return keras.layers.UpSampling3D(factors, name=name)
 
 
 def _normalise(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ class RegionDice(keras.metrics.Metric):
     """The mean over samples of the Dice of one region: 0 if one mask is empty, `BOTH_EMPTY` if both are.
 
     region_channels: the output channels whose union is the region. disjoint: the channels exclude each other, so a voxel belongs
-    to the channel with the largest probability, if that is at least 0.5; otherwise it belongs to each channel with at least 0.5.
+    to the channel with the largest probability, if that is at least `threshold`; otherwise it belongs to each channel with at least
+    0.5. ignored: the value of y_true in voxels that do not count; None: all count.
     channels: how many channels of the prediction count; None: all. No temporary is larger than one channel.
     """
 
@@ -30,11 +32,14 @@ class RegionDice(keras.metrics.Metric):
         *,
         channels: int | None = None,
         disjoint: bool = True,
+        threshold: float = 0.5,
+        ignored: int | None = None,
         name: str = "region_dice",
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.region_channels, self.channels, self.disjoint = tuple(region_channels), channels, disjoint
+        self.threshold, self.ignored = threshold, ignored
         self.total = self.add_variable((), initializer="zeros", name="total")
         self.count = self.add_variable((), initializer="zeros", name="count")
 
@@ -50,10 +55,13 @@ class RegionDice(keras.metrics.Metric):
         if self.disjoint:
             winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
             chosen = _any(tf.equal(winner, channel) for channel in self.region_channels)
-            predicted = chosen & (tf.reduce_max(y_pred, axis=-1) >= 0.5)
+            predicted = chosen & (tf.reduce_max(y_pred, axis=-1) >= self.threshold) if self.threshold else chosen
         else:
             predicted = _any(y_pred[..., channel] >= 0.5 for channel in self.region_channels)
         true = _any(y_true[..., channel] > 0 for channel in self.region_channels)
+        if self.ignored is not None:
+            known = tf.not_equal(y_true[..., 0], tf.cast(self.ignored, y_true.dtype))
+            predicted, true = predicted & known, true & known
         sizes = _volume(predicted) + _volume(true)
         common = _volume(predicted & true)
         return dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
@@ -67,7 +75,56 @@ class RegionDice(keras.metrics.Metric):
             "region_channels": list(self.region_channels),
             "channels": self.channels,
             "disjoint": self.disjoint,
+            "threshold": self.threshold,
+            "ignored": self.ignored,
         }
+
+
+@keras.saving.register_keras_serializable(package="lms3d")
+class MeanDice(RegionDice):
+    """The mean of `RegionDice` over regions. regions: the output channels of each. Others: see `RegionDice`.
+
+    Of disjoint channels it counts voxels by class, since a hundred classes would need a hundred masks.
+    """
+
+    def __init__(self, regions: Sequence[Sequence[int]], **kwargs: Any) -> None:
+        super().__init__((), **kwargs)
+        self.regions = tuple(tuple(channels) for channels in regions)
+
+    def _score(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """(B, ..., C), (B, ..., C or more) -> Dice (regions * B,)."""
+        if not self.disjoint or self.threshold or any(len(channels) != 1 for channels in self.regions):
+            scores = []
+            for channels in self.regions:
+                self.region_channels = channels
+                scores.append(super()._score(y_true, y_pred))
+            return tf.concat(scores, 0)
+        return self._by_class(y_true, y_pred[..., : self.channels])
+
+    def _by_class(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """The Dice of regions of one class each."""
+        count = y_pred.shape[-1]
+        flat = (y_pred.shape[0] or -1, math.prod(y_pred.shape[1:-1]))
+        predicted = tf.reshape(tf.argmax(y_pred, axis=-1, output_type=tf.int32), flat)
+        true = tf.reshape(tf.argmax(y_true, axis=-1, output_type=tf.int32), flat)
+        if self.ignored is not None:  # a class of its own for voxels that do not count
+            unknown = tf.reshape(tf.equal(y_true[..., 0], tf.cast(self.ignored, y_true.dtype)), flat)
+            predicted, true = tf.where(unknown, count, predicted), tf.where(unknown, count, true)
+        sizes = _counts(predicted, count) + _counts(true, count)
+        common = _counts(tf.where(tf.equal(predicted, true), predicted, count), count)
+        wanted = [channel for (channel,) in self.regions]
+        scores = dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
+        return tf.reshape(tf.gather(scores, wanted, axis=1), [-1])
+
+    def get_config(self) -> dict[str, Any]:
+        config = {**super().get_config(), "regions": [list(channels) for channels in self.regions]}
+        del config["region_channels"]
+        return config
+
+
+def _counts(classes: tf.Tensor, count: int) -> tf.Tensor:
+    """The voxels of the classes 0 to count - 1: (B, voxels) int32 -> (B, count) float32, exact up to 2^24 voxels."""
+    return tf.cast(tf.math.bincount(classes, minlength=count + 1, maxlength=count + 1, axis=-1)[:, :count], tf.float32)
 
 
 def _any(masks: Iterable[tf.Tensor]) -> tf.Tensor:

@@ -22,7 +22,7 @@ def dice_loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     From -1 (perfect) to 0. The loss of the LMS case study's model (isensee2017); soft Dice after Milletari et al.,
     arXiv:1606.04797, without their squares.
     """
-    return -tf.reduce_mean(_soft_dice(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32)))
+    return -tf.reduce_mean(soft_dice(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32)))
 
 
 @keras.saving.register_keras_serializable(package="lms3d")
@@ -31,7 +31,7 @@ def dice_cross_entropy(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
 
     The sum that nnU-Net uses (Isensee et al., arXiv:1809.10486), with sigmoids in place of its softmax.
     """
-    return dice_loss(y_true, y_pred) + _cross_entropy(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32))
+    return dice_loss(y_true, y_pred) + cross_entropy(tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32))
 
 
 HEAD_WEIGHTS = (1.0, 0.5, 0.25)
@@ -56,7 +56,7 @@ def of_each_head(
 
 
 @tf.custom_gradient
-def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
+def soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """(B, ..., C), (B, ..., C) -> (B, C). The gradient is written out: it keeps y in its own type, not a float copy."""
     voxels = list(range(1, y.shape.rank - 1))
     overlap = 2 * tf.reduce_sum(tf.cast(y, p.dtype) * p, voxels, keepdims=True) + SMOOTHING
@@ -72,7 +72,7 @@ def _soft_dice(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 @tf.custom_gradient
-def _cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
+def cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """The mean binary cross-entropy, (B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} it is -log of the probability of the
     truth."""
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from lms3d.tasks.task import Task
 
 TASKS: Registry[Task] = Registry(
-    "task", brats="lms3d.tasks.brats.task:TASK", chexnet="lms3d.tasks.chexnet.task:TASK"
+    "task", brats="lms3d.tasks.brats.task:TASK", segmentation="lms3d.tasks.segmentation.task:TASK",
+    chexnet="lms3d.tasks.chexnet.task:TASK",
 )  # fmt: skip
 DEFAULT_TASK = "brats"
 

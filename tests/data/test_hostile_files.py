@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from lms3d.data import files
-from lms3d.data.brats import cache, fingerprint, layouts, msd
-from lms3d.data.brats.geometry import Geometry
+from lms3d.data.brats import layouts, msd
 from lms3d.data.brats.preprocess import cube
 from lms3d.data.chest_xray import collection, png, records, shards
 from lms3d.data.errors import LONGEST, DataError
+from lms3d.data.volumes import cache, fingerprint
+from lms3d.data.volumes.geometry import Geometry
 from tests.data.small_data import random_case, reopened, write_case
 from tests.data.small_radiographs import write_set
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from lms3d.data.brats import cache
 from lms3d.data.errors import DataError
 from lms3d.data.prepare import main
+from lms3d.data.volumes import cache
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
 from tests.data.small_data import random_case, write_case
+from tests.data.small_volumes import write_nnunet
 
 ROOT = Path(__file__).parents[2]
 
@@ -199,3 +200,28 @@ def test_help(capsys):
         main(["--help"])
     assert ended.value.code == 0
     assert "Check a data set and build its training cache" in capsys.readouterr().out
+
+
+def test_a_raw_folder_of_nnunet_is_prepared_as_it_is(tmp_path, capsys, monkeypatch):
+    root, asked = write_nnunet(tmp_path / "Dataset007_X"), []
+
+    def proposes(command, **_):
+        asked.extend(command)
+        return subprocess.CompletedProcess(command, 0, stdout="proposal: a box\n")
+
+    monkeypatch.setattr(subprocess, "run", proposes)
+    assert main([str(root), "--examine", "--cache", str(tmp_path / "caches"), "--workers", "1"]) == 0
+    told = "".join(capsys.readouterr())
+    assert "CT; labels liver, spleen" in told
+    assert "voxels of 1 x 1 x 2 mm" in told
+    assert "look at" not in told, "a CT has no background of 0"
+    assert "proposal: a box" in told
+    assert asked[1:] == ["-m", "lms3d.tasks.segmentation.proposal", str(root)]
+    asked = ["--cache", str(tmp_path / "caches"), "--workers", "1"]
+    for grid in (["--spacing", "2x2x2"], ["--box", "32x16x16"], ["--resolution", "16"]):
+        assert main([str(root), *grid, *asked]) == 0
+    names = sorted(path.name.split("-", 4)[-1] for path in (tmp_path / "caches" / "cubes").glob("*/"))
+    assert len(names) == 3
+    assert main([str(root), "--spacing", "2x2", *asked]) == 2
+    assert main([str(root), "--n4", *asked]) == 2
+    assert "--spacing: found '2x2'; expected three sizes in mm" in "".join(capsys.readouterr())

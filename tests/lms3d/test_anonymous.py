@@ -16,12 +16,14 @@ from matplotlib.text import Text
 
 from lms3d import evaluate, models, package, predict
 from lms3d.data import pseudonyms, split
-from lms3d.data.brats import cache, layouts, normalise
+from lms3d.data.brats import layouts
 from lms3d.data.brats.preprocess import cube
+from lms3d.data.volumes import cache, normalise
 from lms3d.device import startup
 from lms3d.tasks.brats import task as brats
-from lms3d.tasks.brats.label_maps import write_like
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.volumes import figures
+from lms3d.tasks.volumes.label_maps import write_like
 
 # No name, nor part of one, so short that the compressed bytes of a picture spell it by chance.
 NAMES = ("Mueller_Johannes_1957", "Dr. O'Flaherty, Patricia", "Nakamura77", "Zoe Lindqvist")
@@ -124,8 +126,8 @@ def test_the_figure_of_a_training(run_dir, monkeypatch, names_hidden_here):
 
     pseudonyms.start()
     titles = []
-    monkeypatch.setattr(slices, "slice_with_outlines", lambda *_, title: titles.append(title))
-    monkeypatch.setattr(brats, "_segment", lambda *_: np.zeros((4, 4, 4)))
+    monkeypatch.setattr(slices, "slice_with_outlines", lambda *_, title, shown: titles.append(title))
+    monkeypatch.setattr(figures, "_segmented", lambda *_: np.zeros((4, 4, 4)))
     volumes = SimpleNamespace(image=lambda _: np.zeros((4, 4, 4, 4)), truth=lambda _: np.zeros((4, 4, 4)),
                               schema=SimpleNamespace(regions={}))  # fmt: skip
     material = SimpleNamespace(cache=volumes, split=split.Split(training=("a",), validation=("Zoe Lindqvist",)))

@@ -62,10 +62,13 @@ def test_instance_norm_refuses_a_vector():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.tuples(*[st.integers(1, 3)] + [st.integers(1, 5)] * 3 + [st.integers(1, 4)]))
-def test_up_sampling_is_bit_identical_to_keras(shape):
+@given(
+    st.tuples(*[st.integers(1, 3)] + [st.integers(1, 5)] * 3 + [st.integers(1, 4)]),
+    st.sampled_from([(2, 2, 2), (2, 2, 1), (1, 2, 1)]),
+)
+def test_up_sampling_is_bit_identical_to_keras(shape, factors):
     x = noise(*shape)
-    np.testing.assert_array_equal(NearestUpSampling3D()(x), keras.layers.UpSampling3D(2)(x))
+    np.testing.assert_array_equal(NearestUpSampling3D(factors)(x), keras.layers.UpSampling3D(factors)(x))
 
 
 @pytest.mark.parametrize("known", [(2, 3, 4, 2, 5), (None, None, None, None, 5)])
@@ -80,6 +83,9 @@ def test_both_ways_to_sum_blocks_agree():
     blocks = tf.reshape(dy, (2, 2, 2, 3, 2, 1, 2, 3)).numpy().sum(axis=(2, 4, 6))
     np.testing.assert_allclose(layers.block_sums_by_pooling(dy), blocks, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(layers.block_sums_by_axis(dy), blocks, rtol=1e-5, atol=1e-5)
+    flat = tf.reshape(dy, (2, 2, 2, 6, 2, 3)).numpy().sum(axis=2).reshape(2, 2, 6, 1, 2, 3).sum(axis=4)
+    for sums in (layers.block_sums_by_pooling, layers.block_sums_by_axis):
+        np.testing.assert_allclose(sums(dy, (2, 1, 2)), flat, rtol=1e-5, atol=1e-5)
 
 
 def peak_of(function: Callable[..., tf.Tensor], *arguments: tf.Tensor) -> int:
@@ -118,19 +124,32 @@ def test_up_sampling_makes_no_other_tensor_of_the_results_size(in_fresh_process)
 RAISED = [(True,), (False, False), (False, True), (True, False, True)]
 
 
-def joined_inputs(raised: tuple[bool, ...]) -> list[tf.Tensor]:
-    """A tensor of (2, 4, 6, 2, C) for each input, (2, 2, 3, 1, C) for raised ones, C different for each."""
-    return [noise(2, *((2, 3, 1) if up else (4, 6, 2)), 2 + i) for i, up in enumerate(raised)]
+def joined_inputs(raised: tuple[bool, ...], factors: layers.Triple = (2, 2, 2)) -> list[tf.Tensor]:
+    """A tensor of (2, 4, 6, 2, C) for each input, so many times smaller for raised ones, C different for each."""
+    small = [size // factor for size, factor in zip((4, 6, 2), factors, strict=True)]
+    return [noise(2, *(small if up else (4, 6, 2)), 2 + i) for i, up in enumerate(raised)]
 
 
-@pytest.mark.parametrize("raised", RAISED)
-@pytest.mark.parametrize("known", [True, False])
-def test_joined_convolution_is_that_of_the_concatenation(raised, known):
-    layer, stock = JoinedConv3D(5, raised), keras.layers.Conv3D(5, 3, padding="same")
-    inputs = joined_inputs(raised)
+CUBES = (3, 3, 3), (2, 2, 2)
+SIZES = [((3, 3, 1), (2, 2, 1)), ((1, 3, 3), (2, 1, 2))]  # kernels, factors
+
+
+@pytest.mark.parametrize(
+    ("raised", "known", "kernel", "factors"),
+    [
+        *((raised, known, *CUBES) for raised in RAISED for known in (True, False)),
+        *(((False, True), True, *sizes) for sizes in SIZES),
+    ],
+)
+def test_joined_convolution_is_that_of_the_concatenation(raised, known, kernel, factors):
+    layer = JoinedConv3D(5, raised, kernel_size=kernel, factors=factors)
+    stock = keras.layers.Conv3D(5, kernel, padding="same")
+    inputs = joined_inputs(raised, factors)
 
     def concatenated(*parts: tf.Tensor) -> tf.Tensor:
-        return tf.concat([layers.upsample(x) if up else x for x, up in zip(parts, raised, strict=True)], axis=-1)
+        return tf.concat(
+            [layers.upsample(x, factors) if up else x for x, up in zip(parts, raised, strict=True)], axis=-1
+        )
 
     layer.build([x.shape for x in inputs])
     stock.build(concatenated(*inputs).shape)

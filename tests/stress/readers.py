@@ -19,18 +19,18 @@ import numpy as np
 
 from lms3d import tasks
 from lms3d.data import split
-from lms3d.data.brats import cache, fingerprint, normalise
-from lms3d.data.brats.case import load_images, load_truth
 from lms3d.data.brats.layouts import find_cases
 from lms3d.data.brats.preprocess import cube
 from lms3d.data.chest_xray import collection, png, records, shards
+from lms3d.data.volumes import cache, fingerprint, normalise
+from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
 from lms3d.engine.request import Settings
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import label_maps, plain_maps
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages import archive, description
+from lms3d.tasks.volumes import label_maps, plain_maps
 from lms3d.training import checkpoint, config_file, run_state
 from lms3d.training.run_state import RunState
 from tests.data.small_data import AFFINE, random_case, save, write_case
@@ -207,8 +207,8 @@ def _predictions(folder: Path) -> None:
 
 
 def _read_predictions(folder: Path) -> Any:
-    from lms3d.data.brats.geometry import Geometry
     from lms3d.data.brats.schema import schema_named
+    from lms3d.data.volumes.geometry import Geometry
 
     found = label_maps.load(folder)
     for case, geometry in found.cases.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from lms3d.scoring.figures.style import BLUE, GREY, REGION_COLOURS, REGION_NAMES, VERMILION, plain, plt, save
+from lms3d.scoring.figures.style import BLACK, BLUE, GREY, VERMILION, plain, plt, region_colour, region_name, save
 
 Rows = Sequence[Mapping[str, float]]
 """The rows of history.csv."""
@@ -17,18 +17,22 @@ Rows = Sequence[Mapping[str, float]]
 def training_curves(rows: Rows, path: Path) -> Path:
     """Draws the loss, the Dice of each region or the AUROC, and the learning rate over the epochs: training dashed, validation
     solid."""
-    regions = [name for name in REGION_COLOURS if rows and f"val_dice_{name}" in rows[0]]
+    regions = [name.removeprefix("val_dice_") for name in (rows[0] if rows else ()) if name.startswith("val_dice_")]
+    mean = bool(rows) and "val_dice" in rows[0]
     areas = bool(rows) and "val_auroc" in rows[0]
-    panels = 3 if regions or areas else 2
+    panels = 3 if regions or mean or areas else 2
     figure, axes = plt.subplots(1, panels, figsize=(12.5 if panels == 3 else 8.5, 3.6), layout="constrained")
     _curve(axes[0], rows, "loss", GREY, "training", dashed=True)
     _curve(axes[0], rows, "val_loss", GREY, "validation")
     axes[0].set(title="Loss", xlabel="epoch", ylabel="loss (no unit)")
     axes[0].legend(frameon=False)
-    for region in regions:
-        _curve(axes[1], rows, f"dice_{region}", REGION_COLOURS[region], dashed=True)
-        _curve(axes[1], rows, f"val_dice_{region}", REGION_COLOURS[region], REGION_NAMES[region])
-    if regions:
+    for number, region in enumerate(regions):
+        colour = region_colour(region, number)
+        _curve(axes[1], rows, f"dice_{region}", colour, dashed=True)
+        _curve(axes[1], rows, f"val_dice_{region}", colour, region_name(region))
+    if mean:
+        _curve(axes[1], rows, "val_dice", BLACK, "mean")
+    if regions or mean:
         axes[1].set(title="Dice (solid: validation, dashed: training)", xlabel="epoch", ylabel="Dice", ylim=(0, 1))
         axes[1].legend(frameon=False, loc="best")
     if areas:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.lines import Line2D
 
-from lms3d.scoring.figures.style import REGION_COLOURS, REGION_NAMES, plt, save
+from lms3d.scoring.figures.style import plt, region_colour, region_name, save
 
 
 def slice_with_outlines(
@@ -18,24 +18,28 @@ def slice_with_outlines(
     path: Path,
     *,
     title: str,
+    shown: str = "FLAIR",
 ) -> Path:
-    """Draws the axial slice of a volume with most tumour: the image alone, with the truth outlined, and with the prediction
+    """Draws the axial slice of a volume with most foreground: the image alone, with the truth outlined, and with the prediction
     outlined.
 
-    background: an image (X, Y, Z). truth, prediction: region -> mask (X, Y, Z).
+    background: an image (X, Y, Z). shown: what it is. truth, prediction: region -> mask (X, Y, Z).
     """
     index = best_slice(truth)
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.1), layout="constrained", facecolor="white")
     image = background[:, :, index].T
     low, high = np.percentile(image, (1, 99.5))
-    for axis, name, masks in zip(axes, ("FLAIR", "truth", "prediction"), ({}, truth, prediction), strict=True):
+    for axis, name, masks in zip(axes, (shown, "truth", "prediction"), ({}, truth, prediction), strict=True):
         axis.imshow(image, cmap="gray", vmin=low, vmax=high, origin="lower", interpolation="nearest")
-        for region, mask in masks.items():
+        for number, (region, mask) in enumerate(masks.items()):
             if mask[:, :, index].any():
-                axis.contour(mask[:, :, index].T, levels=[0.5], colors=[REGION_COLOURS[region]], linewidths=1.6)
+                axis.contour(mask[:, :, index].T, levels=[0.5], colors=[region_colour(region, number)], linewidths=1.6)
         axis.set(title=name, xticks=[], yticks=[])
-    handles = [Line2D([], [], color=REGION_COLOURS[region], label=REGION_NAMES[region]) for region in truth]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    handles = [
+        Line2D([], [], color=region_colour(region, number), label=region_name(region))
+        for number, region in enumerate(truth)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
     figure.suptitle(f"{title}, axial slice {index + 1} of {background.shape[2]}")
     return save(figure, path)
 

@@ -17,7 +17,7 @@ from lms3d.files import replacing
 
 # Okabe and Ito's palette, told apart by all kinds of colour vision (https://jfly.uni-koeln.de/color/).
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
-GREY = "#6b6b6b"
+GREY, BLACK = "#6b6b6b", "#000000"
 REGION_COLOURS = {"WT": BLUE, "TC": ORANGE, "ET": GREEN, "RC": VERMILION, "NETC": PURPLE, "CC": SKY, "ED": GREY}
 REGION_NAMES = {
     "WT": "whole tumour",
@@ -29,6 +29,17 @@ REGION_NAMES = {
     "ED": "oedema",
 }
 """The names of all regions in `lms3d.data.brats.schema.SCHEMAS`."""
+_OTHERS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+
+
+def region_colour(region: str, number: int) -> str:
+    """The colour of a region, which is one of tumours or has this number among the regions of another data set."""
+    return REGION_COLOURS.get(region, _OTHERS[number % len(_OTHERS)])
+
+
+def region_name(region: str) -> str:
+    """The name of a region in words: of one of tumours, or as another data set calls it."""
+    return REGION_NAMES.get(region, region)
 
 
 def plain(axis: Axes) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from lms3d.data.brats import layouts
 from lms3d.data.brats.definition import restored
-from lms3d.data.brats.layouts import DataSet
-from lms3d.data.brats.schema import SCHEMAS, LabelSchema
+from lms3d.data.brats.schema import SCHEMAS
 from lms3d.data.errors import DataError
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.tasks.task import TrainedRun
 

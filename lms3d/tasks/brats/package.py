@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lms3d.data.brats import layouts, normalise
+from lms3d.data.brats import layouts
 from lms3d.data.brats.definition import described, restored
-from lms3d.data.brats.normalise import Normalisation
-from lms3d.data.brats.schema import CHANNELS, SCHEMAS, LabelSchema
-from lms3d.data.brats.targets import targets_of
+from lms3d.data.brats.schema import CHANNELS, SCHEMAS
+from lms3d.data.volumes import normalise
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.tasks.brats.options import BratsConfig
 

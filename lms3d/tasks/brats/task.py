@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d.console import Report as Progress
 from lms3d.console import say
-from lms3d.errors import DoesNotFit, InputError
-from lms3d.files import require_checksums
+from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import Task
+from lms3d.tasks.volumes import starting
 from lms3d.training import demo
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from lms3d.keras_step.report import Report
-    from lms3d.tasks.brats.material import BratsMaterial
+    from lms3d.tasks.volumes.material import VolumeMaterial
     from lms3d.training.trainer import History
 
 
@@ -37,12 +36,12 @@ class BrainTumours(Task):
 
     def prepare(
         self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> BratsMaterial:
+    ) -> VolumeMaterial:
         from lms3d.tasks.brats import material
 
         return material.prepare(options, run_dir, resuming, world, progress)
 
-    def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
+    def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
         from lms3d import models
         from lms3d.tasks.brats.material import targets
 
@@ -52,10 +51,10 @@ class BrainTumours(Task):
         if options.start_from is not None:
             _start_from(model, options, outputs, material.described["data"]["modalities"] if material else None)
         if options.weights is not None:
-            _load_weights(model, options.weights, f"--weights {options.weights}")
+            starting.load(model, options.weights, f"--weights {options.weights}")
         return model
 
-    def loss(self, options: BratsConfig, material: BratsMaterial | None) -> Any:
+    def loss(self, options: BratsConfig, material: VolumeMaterial | None) -> Any:
         from lms3d.scoring import losses
 
         chosen = {"dice": losses.dice_loss, "dice_cross_entropy": losses.dice_cross_entropy}[options.loss]
@@ -66,12 +65,12 @@ class BrainTumours(Task):
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
     def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
-        from lms3d.models.isensee2017 import HEADS
+        from lms3d.models.levels import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
 
-    def metrics(self, options: BratsConfig, material: BratsMaterial | None) -> list[Any]:
+    def metrics(self, options: BratsConfig, material: VolumeMaterial | None) -> list[Any]:
         from lms3d.scoring.keras_dice import RegionDice
         from lms3d.tasks.brats.material import targets
 
@@ -86,34 +85,17 @@ class BrainTumours(Task):
         return demo.limit_bytes(math.prod(options.sample_shape()))
 
     def finish(
-        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, report: Report
+        self, run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, report: Report
     ) -> None:
         """Measures the baseline on the embedded brains. Draws figures/slice.png: one validation case, segmented by the best
         weights. If that does not fit, a message says so: the rest of the run is done."""
-        import numpy as np
-
-        from lms3d.data import pseudonyms
         from lms3d.data.brats.schema import CHANNELS
-        from lms3d.scoring.figures import slices
         from lms3d.tasks.brats import intensity_baseline
+        from lms3d.tasks.volumes import figures
 
         if options.data is None:
             intensity_baseline.measure(run_dir, material)
-        cache, case_id = material.cache, material.split.validation[0]
-        image, truth = cache.image(case_id), cache.truth(case_id)
-        assert truth is not None, "the pipeline refuses validation cases without truth"
-        try:
-            labels = _segment(run_dir, options, model, material, case_id)
-        except DoesNotFit as error:
-            say(f"figures/slice.png is left out: {error}")
-            return
-        regions = cache.schema.regions
-        slices.slice_with_outlines(
-            image[..., CHANNELS.index("flair")],
-            {region: np.isin(truth, values) for region, values in regions.items()},
-            {region: np.isin(labels, values) for region, values in regions.items()},
-            run_dir / "figures" / "slice.png", title=f"{pseudonyms.of(case_id)} (validation)",
-        )  # fmt: skip
+        figures.draw_slice(run_dir, options, model, material, CHANNELS.index("flair"), "FLAIR")
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
         from lms3d.tasks.brats import intensity_baseline
@@ -136,9 +118,18 @@ class BrainTumours(Task):
         return content
 
     def recognises(self, path: Path) -> bool:
-        from lms3d.tasks.brats import label_maps
+        from lms3d.tasks.volumes import label_maps
 
-        return label_maps.folder_in(path) is not None
+        return label_maps.folder_in(path) is not None and label_maps.task_in(path) == self.options.task
+
+    def knows(self, truth: Path) -> bool:
+        from lms3d.data.brats.layouts import find_cases
+        from lms3d.data.errors import DataError
+
+        try:
+            return bool(find_cases(truth, require_truth=False, require_complete=False).cases)
+        except DataError:
+            return False
 
 
 TASK = BrainTumours()
@@ -148,28 +139,30 @@ def _start_from(
     model: keras.Model, options: BratsConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
     """Takes over the best weights of another run. InputError if it has other outputs; a message says so if its outputs have other
-    names, or if it has learnt from other modalities.
+    names, or if it has learnt from other modalities. Of a package, or of a run of another task, it takes what fits.
 
     BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
     from lms3d import tasks
     from lms3d.data.brats import definition
     from lms3d.data.brats.schema import CHANNELS
-    from lms3d.data.brats.targets import targets_of
+    from lms3d.data.volumes.targets import targets_of
 
     run_dir = options.start_from
     assert run_dir is not None
+    if run_dir.is_file():
+        starting.take_fitting(model, run_dir)
+        return
     trained, content = tasks.load(run_dir)
     if not isinstance(trained, BratsConfig):
-        raise InputError(
-            f"--start-from {run_dir}: found a run of --task {trained.task}; expected one of --task {options.task}; give another run"
-        )
+        starting.take_fitting(model, run_dir)
+        return
     if _learnt(trained) != _learnt(options):
         raise InputError(
             f"--start-from {run_dir}: found a run of {trained.model} with --targets {trained.targets}; expected {options.model} "
             f"with --targets {options.targets}, and --deep-supervision in both or in neither; give another run"
         )
-    _load_weights(model, run_dir / "best.keras", f"--start-from {run_dir}")
+    starting.load(model, run_dir / "best.keras", f"--start-from {run_dir}")
     learnt = targets_of(
         trained.targets, definition.restored(content.get("labels"), where=str(run_dir / "config.json"))
     ).names
@@ -184,38 +177,3 @@ def _start_from(
 def _learnt(options: BratsConfig) -> tuple[object, ...]:
     """What two runs must have in common if one starts from the other."""
     return options.model, options.targets, options.deep_supervision
-
-
-def _load_weights(model: keras.Model, path: Path, option: str) -> None:
-    """Loads the weights of an earlier run, of any resolution. InputError if they belong to another network."""
-    import tensorflow as tf
-
-    try:
-        if path.suffix == ".keras":
-            require_checksums(path)
-        model.load_weights(path)
-    except tf.errors.ResourceExhaustedError:
-        raise
-    except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise InputError(
-            f"{option}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
-        ) from None
-
-
-def _segment(
-    run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
-) -> np.ndarray:
-    """The labels (A, B, C) that the best weights predict for a case."""
-    from lms3d.data.brats import normalise
-    from lms3d.tasks import inference
-    from lms3d.tasks.brats import segment
-    from lms3d.training.callbacks import best_weights
-
-    best_weights.put_back(run_dir, model)
-    with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
-        predict = inference.predictor(model, options.sample_shape(), lms=lms)
-        image = normalise.image(material.normalisation, material.cache, case_id)
-        return material.targets.from_channels(
-            segment.probabilities(predict, image, channels=len(material.targets.names), patch=material.shown.patch)
-        )

@@ -27,7 +27,6 @@ from lms3d.tasks.packages.archive import FORMAT, VERSION
 from lms3d.tasks.task import Task
 
 LARGEST_SIDE = 2048
-_STEP = 16
 
 
 def options_of(task: Task) -> list[str]:
@@ -98,11 +97,8 @@ def _possible(kind: type[TrainConfig], name: str, value: Any) -> bool:
         options = _with(kind, {name: value})
     except (ValueError, TypeError):
         return False
-    return all(map(_is_side, options.sides().get(name, ())))
-
-
-def _is_side(side: int) -> bool:
-    return _STEP <= side <= LARGEST_SIDE and side % _STEP == 0
+    step = getattr(kind, "step", 16)
+    return all(step <= side <= LARGEST_SIDE and side % step == 0 for side in options.sides().get(name, ()))
 
 
 def _of(kind: type, values: Mapping[str, Any], name: str) -> Any:

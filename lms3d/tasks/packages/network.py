@@ -8,9 +8,7 @@ NETWORK-2 Whatever has no weights (slopes, epsilons, the connections of layers) 
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -29,23 +27,13 @@ here, and the shape follows from the options."""
 def build_options(name: str, shapes: Shapes) -> dict[str, Any]:
     """The options of the registered network `name` whose weights have these shapes, without input_shape and outputs.
 
-    They are `filters` (of the first convolution of each level) and `normalise`. ValueError for an unknown network.
+    ValueError for an unknown network.
     """
     from lms3d import models
 
     if name not in models.NETWORKS:
         raise ValueError(f"unknown model {name!r}; expected one of {', '.join(sorted(models.NETWORKS))}")
-    takes = inspect.signature(models.NETWORKS[name].build).parameters
-    found: dict[str, Any] = {}
-    if "filters" in takes:
-        levels = {m[1]: shape[-1] for path, shape in shapes.items() if (m := re.fullmatch(_FIRST, path)) and shape}
-        found["filters"] = [levels[level] for level in sorted(levels, key=lambda level: (level == "bottom", level))]
-    if "normalise" in takes:
-        found["normalise"] = any(path.endswith("_norm/gamma") for path in shapes)
-    return found
-
-
-_FIRST = r"(encoder\d|bottom)_a_conv/kernel"
+    return models.NETWORKS[name].options_of(shapes)
 
 
 def built(
@@ -65,6 +53,18 @@ def built(
     for path, variable in variables.items():
         variable.assign(weights[path])
     return model
+
+
+def needed(
+    name: str, shape: Sequence[int | None], outputs: int, weights: Mapping[str, np.ndarray], precision: str, **more: Any
+) -> list[str]:
+    """The paths of the weights that the registered network has without what training alone needs, such as deeper heads."""
+    from lms3d import models
+
+    options = build_options(name, {path: array.shape for path, array in weights.items()})
+    with _policy(precision):
+        model = models.build(name, input_shape=tuple(shape), outputs=outputs, **options, **more)
+    return [variable.path for variable in model.weights]
 
 
 def require_same_shapes(weights: Mapping[str, np.ndarray], expected: Shapes, name: str) -> None:

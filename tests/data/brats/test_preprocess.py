@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms3d.data.brats.bias_field import correct_bias
-from lms3d.data.brats.geometry import Box, Geometry, centred_box, foreground_box
-from lms3d.data.brats.preprocess import Preprocessing, cube, to_grid, to_native
-from lms3d.data.brats.resample import resize
+from lms3d.data.brats.preprocess import Preprocessing, cube
 from lms3d.data.errors import DataError
+from lms3d.data.volumes.geometry import Box, Geometry, centred_box, foreground_box
+from lms3d.data.volumes.preprocess import to_grid, to_native
+from lms3d.data.volumes.resample import resize
 
 shapes = st.tuples(*[st.integers(2, 20)] * 3)
 

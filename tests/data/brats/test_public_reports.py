@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from lms3d.data import files, prepare
-from lms3d.data.brats import cache, fingerprint, layouts, patients
-from lms3d.data.brats.case import load_images, load_truth
-from lms3d.data.brats.header import nifti_image, read_header
+from lms3d.data.brats import layouts
 from lms3d.data.brats.layouts import find_cases
 from lms3d.data.brats.preprocess import Preprocessing, cube
 from lms3d.data.brats.schema import SCHEMAS
-from lms3d.data.brats.volume import read_volume
 from lms3d.data.errors import DataError, NoCaseError
+from lms3d.data.volumes import cache, fingerprint, patients
+from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.data.volumes.header import nifti_image, read_header
+from lms3d.data.volumes.volume import read_volume
 from tests.data.small_data import AFFINE, LATE, SHAPE, random_case, save, write_case
 
 SCHEMA = SCHEMAS["brats2021"]

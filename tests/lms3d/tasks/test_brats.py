@@ -10,8 +10,10 @@ from lms3d.data.brats.definition import define
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import material, predict, task
+from lms3d.tasks.brats import material, task
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.volumes import figures, predict
+from lms3d.tasks.volumes.material import divided
 from lms3d.training.session import Training
 from tests.data.small_data import random_case, save, write_case
 
@@ -20,7 +22,7 @@ def test_a_finished_run_does_not_fail_over_a_picture(tmp_path, monkeypatch, caps
     def no_room(*_):
         raise DoesNotFit("inference at 32^3 needs more memory than there is; raise --memory-limit")
 
-    monkeypatch.setattr(task, "_segment", no_room)
+    monkeypatch.setattr(figures, "_segmented", no_room)
     cache = SimpleNamespace(image=lambda case: np.zeros((2, 2, 2, 4)), truth=lambda case: np.zeros((2, 2, 2)))
     material = SimpleNamespace(cache=cache, split=SimpleNamespace(validation=["case"]))
     task.TASK.finish(tmp_path, BratsConfig(data=tmp_path), None, material, None)
@@ -78,7 +80,7 @@ def test_cases_that_were_left_out_may_stand_in_splits_and_lists(tmp_path, capsys
     volumes = SimpleNamespace(ids=("a", "b", "c"), skipped={"bad": "a.nii.gz: found nothing"}, directory=tmp_path)
     split.save(split.Split(training=("a", "bad"), validation=("b",)), tmp_path / "given.json")
     options = BratsConfig(split=tmp_path / "given.json")
-    made = material._split(options, tmp_path, False, SimpleNamespace(patients={}, known_as={}), volumes)
+    made = divided(options, tmp_path, False, SimpleNamespace(patients={}, known_as={}), volumes)
     assert made == split.load(tmp_path / "split.json") == split.Split(training=("a",), validation=("b",))
     (tmp_path / "list.txt").write_text("c\nbad\n")
     assert predict._named(tmp_path / "list.txt", volumes) == ["c"]

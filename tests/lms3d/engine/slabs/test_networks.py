@@ -67,6 +67,24 @@ def test_unet3d(monkeypatch):
     same(whole, cut)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["isensee2017", "resenc"])
+def test_networks_for_flat_voxels(name, monkeypatch):
+    monkeypatch.setattr(  # TensorFlow has no float64 kernel for pooling volumes
+        keras.layers, "AveragePooling3D", lambda size, name: keras.layers.Conv3D(3, size, strides=size, name=name)
+    )
+    blocks = {"blocks": (1, 1, 1)} if name == "resenc" else {}
+    network = models.build(
+        name, input_shape=(16, 16, 8, 2), outputs=3, spacing_mm=(1, 1, 2.5), filters=(3, 4, 5), activation="softmax",
+        separate_heads=True, **blocks,
+    )  # fmt: skip
+    model = compiled(in_float64(network), loss="binary_crossentropy")
+    batch = batch_for(model)
+    whole, cut = run(model, batch, {}), run(model, batch, {0: 3, 1: 2})
+    assert not cut.joined
+    same(whole, cut)
+
+
 def test_a_2d_u_net_by_rows():
     model = compiled(u_net(), loss="categorical_crossentropy")
     batch = batch_for(model, 2)

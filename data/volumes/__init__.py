@@ -1,0 +1,1 @@
+"""Volumes of any kind: files, grids, preprocessing, cache, and batches for training."""

@@ -1,0 +1,1 @@
+"""Any organ: volumes with any channels, labels or regions."""

@@ -1,0 +1,78 @@
+"""Normalisation by the names of the channels, against the formulas of nnU-Net."""
+
+import numpy as np
+import pytest
+
+from lms3d.data.segmentation import intensities, layouts
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.intensities import ByChannel
+from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes.case import load_images, load_truth
+from tests.data.small_volumes import CT, write_nnunet
+
+NAMES = ("CT", "T1", "noNorm", "rescale_to_0_1", "rgb_to_0_1")
+GRID = Grid(shape=None, stretched=False, spacing_mm=(1.0, 1.0, 2.0))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("intensities")
+    about = {**CT, "channel_names": {str(i): name for i, name in enumerate(NAMES)}}
+    found = layouts.find(write_nnunet(root / "set", about)).data_set
+    return found, cache.build(found.cases, found.schema, GRID, directory=root / "cache", workers=1)
+
+
+def test_each_channel_by_its_name(data):
+    found, volumes = data
+    fitted = intensities.fit(volumes, ["case_0", "case_1"])
+    foreground = np.concatenate([
+        load_images(case)[0][load_truth(case, found.schema) > 0][:, 0] for case in found.cases[:2]
+    ])  # fmt: skip
+    ct, t1, plain, scaled, rgb = np.moveaxis(load_images(found.cases[2])[0], -1, 0)
+    low, high = np.percentile(foreground, (0.5, 99.5))
+    expected = [
+        (np.clip(ct, low, high) - foreground.mean()) / foreground.std(),
+        (t1 - t1.mean()) / t1.std(),
+        plain,
+        (scaled - scaled.min()) / (scaled.max() - scaled.min()),
+        rgb / 255,
+    ]
+    normalised = normalise.image(fitted, volumes, "case_2")
+    for index, channel in enumerate(expected):
+        np.testing.assert_allclose(normalised[..., index], channel, rtol=2e-3, atol=2e-3 * np.abs(channel).max())
+    assert ByChannel.from_json(fitted.to_json()) == fitted
+
+
+def test_statistics_are_those_of_the_training_cases(data):
+    assert intensities.fit(data[1], ["case_0"]) != intensities.fit(data[1], ["case_1"])
+
+
+def test_z_scores_lie_inside_the_head_if_the_crop_removes_much(tmp_path):
+    root = write_nnunet(tmp_path / "set", {**CT, "channel_names": {"0": "T1"}}, cases=1)
+    from tests.data.small_data import save
+    from tests.data.small_volumes import affine, images_of
+
+    image = images_of(0, 1)[..., 0] + 200
+    image[10:] = image[:, 10:] = 0
+    save(image, root / "imagesTr" / "case_0_0000.nii.gz", affine())
+    found = layouts.find(root).data_set
+    volumes = cache.build(found.cases, found.schema, GRID, directory=tmp_path / "cache", workers=1)
+    fitted = intensities.fit(volumes, ["case_0"])
+    assert fitted.inside_brain
+    normalised = normalise.image(fitted, volumes, "case_0")
+    assert normalised[-1, -1, 0, 0] == 0
+    assert normalised[:10, :10].mean() == pytest.approx(0, abs=0.02)
+
+
+def test_a_ct_needs_foreground(tmp_path):
+    found = layouts.find(write_nnunet(tmp_path / "set", cases=1, values=())).data_set
+    volumes = cache.build(found.cases, found.schema, GRID, directory=tmp_path / "cache", workers=1)
+    with pytest.raises(Exception, match="found no foreground in 1 training cases"):
+        intensities.fit(volumes, ["case_0"])
+
+
+@pytest.mark.parametrize("value", [None, {}, {"kind": "channels", "inside": False, "channels": []},
+                                   {"kind": "channels", "inside": 1, "channels": [{}]}])  # fmt: skip
+def test_damaged_figures_are_refused(value):
+    with pytest.raises(ValueError, match="found normalisation"):
+        ByChannel.from_json(value)

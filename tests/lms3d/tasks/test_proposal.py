@@ -1,0 +1,43 @@
+"""What `--examine` proposes: the finest grid whose whole volumes fit."""
+
+import numpy as np
+import pytest
+
+from lms3d.data.segmentation.spacing import Sizes
+from lms3d.tasks import chosen
+from lms3d.tasks.segmentation import proposal
+
+SIZES = Sizes(shapes=np.array([(300, 280, 40), (320, 320, 32)]), spacings_mm=np.array([(0.8, 0.8, 3.0)] * 2))
+OPTIONS = chosen({"task": "segmentation", "data": "set"})
+
+
+def test_coarser_grids_grow_along_the_finest_axes_first():
+    grids = proposal.wholes(SIZES)
+    assert (grids[0].spacing_mm, grids[0].box) == ((0.8, 0.8, 3.0), (320, 320, 40))
+    assert (grids[3].spacing_mm, grids[3].box) == ((1.6, 1.6, 3.0), (160, 160, 40))
+    assert grids[-1].spacing_mm == (4.8, 4.8, 4.8)
+
+
+@pytest.mark.parametrize("most", [10**9, 320 * 320 * 40, 160 * 160 * 40, 100 * 100 * 40, 1])
+def test_the_finest_that_fits_is_found_with_few_plans(most):
+    grids, asked = proposal.wholes(SIZES), []
+
+    def needs(grid):
+        asked.append(grid)
+        return None if np.prod(grid.box) > most else 1000
+
+    found = proposal.finest(grids, needs)
+    expected = next((grid for grid in grids if np.prod(grid.box) <= most), None)
+    assert (found and found.grid) == expected
+    assert len(asked) <= 4
+
+
+def test_the_command_is_printed_and_patches_if_whole_volumes_are_coarse():
+    grids = proposal.wholes(SIZES)
+    told = "\n".join(proposal.lines(proposal.Fitting(grid=grids[3], without_bytes=1 << 30), grids, OPTIONS, 4 << 30))
+    assert "--box 160x160x40 --spacing 1.6x1.6x3 --batch-size 4 --memory-limit 4.00GiB" in told
+    assert "--spacing 0.8x0.8x3 --patch 160x160x40" in told
+    assert (
+        "or patches" not in proposal.lines(proposal.Fitting(grid=grids[0], without_bytes=1 << 40), grids, OPTIONS, 1)[0]
+    )
+    assert "raise --memory-limit" in proposal.lines(None, grids, OPTIONS, 1 << 20)[0]

@@ -1,0 +1,144 @@
+"""`--task segmentation` up to the training: options, what a run knows of its data, and a training that needs LMS."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lms3d.data import workers
+from lms3d.data.errors import DataError
+from lms3d.data.phantoms import abdomens
+from lms3d.data.segmentation import layouts
+from lms3d.data.volumes import patches
+from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.errors import InputError
+from lms3d.ranks.world import World
+from lms3d.tasks import chosen
+from lms3d.tasks.segmentation import facts, material
+from lms3d.tasks.segmentation.options import SegmentationConfig
+from tests.data.small_volumes import CT, write_nnunet
+
+TASK = {"task": "segmentation"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sample", "size", "folder"),
+    [
+        ({"resolution": 64}, (64, 64, 64), "64^3", "isensee2017-64"),
+        ({"box": (64, 48, 20)}, (64, 48, 20), "64x48x20", "isensee2017-64x48x20"),
+        (
+            {"spacing": "1x1x3", "patch": (64, 64, 16)}, (64, 64, 16), "64x64x16 of volumes of 1x1x3 mm",
+            "isensee2017-1x1x3-patch64x64x16",
+        ),
+        (
+            {"spacing": "median", "patch": 32}, (32, 32, 32), "32^3 of volumes of median spacing",
+            "isensee2017-median-patch32x32x32",
+        ),
+    ],
+)  # fmt: skip
+def test_three_kinds_of_grid(given, sample, size, folder):
+    options = chosen({**TASK, **given})
+    assert options.sample_shape() == sample
+    assert options.size_text() == size
+    assert options.folder_name() == folder
+    assert SegmentationConfig.from_json(json.loads(json.dumps(options.to_json()))) == options
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"spacing": "median"}, "--spacing median: every case then has a shape of its own; add --box"),
+        ({"spacing": "1x1x1", "resolution": 64}, "--spacing: not allowed with argument --resolution"),
+        ({"box": (64, 48, 7)}, "--box: 7 is not a multiple of 2"),
+        ({"box": (64, 48, 20), "patch": (64, 64, 16)}, "--patch 64x64x16: expected at most the volume, 64x48x20"),
+        ({"labels": "brats2021"}, "--labels is not for --task segmentation"),
+        ({"spacing": "median", "patch": 32, "stages": ((16, 1),)}, "--stages trains whole cubes"),
+    ],
+)
+def test_options_that_contradict_each_other(given, told):
+    with pytest.raises(InputError) as caught:
+        chosen({**TASK, **given})
+    assert told in str(caught.value)
+
+
+def test_brain_scans_need_sides_that_can_be_halved_four_times():
+    with pytest.raises(InputError, match="--box: 20 is not a multiple of 16"):
+        chosen({"box": (64, 48, 20)})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    about = {**CT, "labels": {**CT["labels"], "ignore": 3}, "channel_names": {"0": "CT", "1": "PET"}}
+    return write_nnunet(tmp_path_factory.mktemp("organs") / "Dataset007_X", about, cases=4, values=(1, 2, 3))
+
+
+def test_a_plan_needs_headers_alone(root):
+    known = facts.facts(chosen({**TASK, "data": root, "box": (32, 32, 16)}))
+    assert known.description.channels == ("CT", "PET")
+    assert known.spacing_mm == (1, 1, 2)
+    stretched = facts.facts(chosen({**TASK, "data": root, "resolution": 32}))
+    assert stretched.spacing_mm == (20 / 32, 16 / 32, 12 * 2 / 32)
+    assert facts.facts(chosen(TASK)).description.channels == ("CT",)
+
+
+@pytest.mark.parametrize(
+    "grid", [{"resolution": 16}, {"box": (32, 16, 16)}, {"spacing": "1x1x2", "patch": (32, 16, 8)}]
+)
+def test_batches_of_each_kind_of_grid(root, tmp_path, monkeypatch, grid):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setattr(workers, "cpu_count", lambda: 1)  # a process of its own takes longer than these cases
+    options = chosen({**TASK, "data": root, **grid})
+    (tmp_path / "run").mkdir()
+    made = material.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    (image, target), *_ = made.training(0, World()).take(1)
+    assert image.shape == (1, *options.sample_shape(), 2)
+    assert target.shape == (1, *options.sample_shape(), 3)
+    assert set(np.unique(target)) <= {0, 1, 255}
+    known = target.numpy()[target.numpy()[..., 0] != 255]
+    assert (known.sum(-1) == 1).all(), "each known voxel has one class"
+    assert 255 in next(iter(made.validation(World())))[1].numpy()
+    again = facts.restored(json.loads(json.dumps(made.described)), "config.json")
+    assert again == facts.facts(options, made)
+    assert again.description.targets == made.targets
+
+
+def test_facts_of_a_damaged_run_are_refused(root):
+    described = facts.facts(chosen({**TASK, "data": root})).description.to_json()
+    with pytest.raises(DataError, match=r"config\.json: found no spacing_mm"):
+        facts.restored({"description": described, "spacing_mm": [1, 2]}, "config.json")
+
+
+def test_a_third_of_the_patches_hold_a_label_each_with_the_same_chance():
+    truth = np.zeros((64, 64, 8), np.uint8)
+    truth[:8, :8] = 1
+    truth[-1, -1, -1] = 2
+    random = np.random.default_rng(0)
+    drawn = [patches.random_patch(truth, (4, 4, 4), random, evenly=True).crop(truth) for _ in range(1500)]
+    share = {label: np.mean([(patch == label).any() for patch in drawn]) for label in (1, 2)}
+    assert share[2] == pytest.approx(1 / 6, abs=0.04)
+    assert share[1] == pytest.approx(1 / 6 + 5 / 6 * 0.03, abs=0.05)
+
+
+def test_a_patch_that_is_larger_than_the_volume_lies_around_it():
+    truth = np.ones((4, 20, 4), np.uint8)
+    for box in (
+        patches.random_patch(truth, (8, 8, 8), np.random.default_rng(0)),
+        patches.central_patch(truth, (8, 8, 8)),
+    ):
+        assert (box.lower[0], box.upper[0]) == (-2, 6)
+        assert box.crop(truth).sum() == 4 * 8 * 4
+
+
+def test_an_abdomen_is_read_as_it_was_made(tmp_path):
+    folder = abdomens.write(tmp_path, cases=1, channels=2, shape=(40, 32, 16), workers=1)
+    found = layouts.find(folder)
+    (case,) = found.data_set.cases
+    (ct, pet), labels, _ = abdomens.make_case(0, 0, (40, 32, 16))
+    images, _ = load_images(case)
+    np.testing.assert_array_equal(images[..., 0], ct)
+    np.testing.assert_allclose(images[..., 1], pet)
+    np.testing.assert_array_equal(load_truth(case, found.data_set.schema), labels)
+    assert set(np.unique(labels)) == {0, 1, 2, 3, 4, 5}
+    assert ct.min() < -900
+    organs = [ct[labels == value] for value in (1, 2)]
+    assert abs(organs[0].mean() - organs[1].mean()) < organs[0].std(), "Hounsfield units do not tell liver from spleen"
