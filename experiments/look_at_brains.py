@@ -18,9 +18,10 @@ import numpy as np
 from lms3d import cli
 from lms3d.data import pseudonyms
 from lms3d.data.brats import layouts
-from lms3d.data.brats.case import load_images, load_truth
-from lms3d.data.brats.geometry import foreground_box
-from lms3d.data.brats.schema import CHANNELS, LabelSchema
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.data.volumes.geometry import foreground_box
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.experiments.harness import command, commands
 from lms3d.files import replacing
 

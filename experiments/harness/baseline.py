@@ -12,9 +12,9 @@ import numpy as np
 from lms3d.console import progress
 from lms3d.data import split
 from lms3d.data.brats import layouts
-from lms3d.data.brats.case import load_images, load_truth
-from lms3d.data.brats.geometry import foreground_box
-from lms3d.data.brats.layouts import DataSet
+from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.geometry import foreground_box
 from lms3d.files import write_json
 from lms3d.scoring import rules, statistics
 from lms3d.scoring.dice import PERFECT

@@ -22,7 +22,7 @@ from lms3d.scoring import dice
 if TYPE_CHECKING:
     from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
-    from lms3d.tasks.brats.material import BratsMaterial
+    from lms3d.tasks.volumes.material import VolumeMaterial
 
 TITLE = "intensities alone"
 FILE = "intensity_baseline.json"
@@ -90,7 +90,7 @@ def scores(
     return found
 
 
-def measure(run_dir: Path, material: BratsMaterial) -> None:
+def measure(run_dir: Path, material: VolumeMaterial) -> None:
     """Writes FILE, for the cases of a run."""
     analysis = fit(_volumes(material, material.split.training))
     found = scores(analysis, _volumes(material, material.split.validation), material.cache.schema.regions)
@@ -107,7 +107,7 @@ def results(run_dir: Path) -> dict[str, str]:
     return {TITLE: f"validation Dice {means}, without a network"}
 
 
-def _volumes(material: BratsMaterial, ids: Sequence[str]) -> Iterator[Volumes]:
+def _volumes(material: VolumeMaterial, ids: Sequence[str]) -> Iterator[Volumes]:
     for case_id in ids:
         truth = material.cache.truth(case_id)
         assert truth is not None, "the pipeline refuses cases without truth"

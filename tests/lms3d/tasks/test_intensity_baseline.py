@@ -9,6 +9,7 @@ import pytest
 from lms3d.errors import InputError
 from lms3d.tasks.brats import intensity_baseline, task
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.volumes import figures
 
 REGIONS = {"WT": (1, 2, 4), "ET": (4,)}
 
@@ -69,7 +70,7 @@ def test_a_run_on_the_embedded_brains_shows_it_in_its_summary(tmp_path, monkeypa
         image=lambda case: made[case][0], truth=lambda case: made[case][1], schema=SimpleNamespace(regions=REGIONS)
     )
     material = SimpleNamespace(cache=cache, split=SimpleNamespace(training=["0", "1"], validation=["2"]))
-    monkeypatch.setattr(task, "_segment", lambda *_: np.zeros((24, 24, 24), np.uint8))
+    monkeypatch.setattr(figures, "draw_slice", lambda *_: None)
     history = SimpleNamespace(rows=[])
     for data, shown in ((tmp_path, False), (None, True)):
         task.TASK.finish(tmp_path, BratsConfig(data=data), None, material, None)
