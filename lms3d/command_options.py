@@ -171,7 +171,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --ranks, --elastic, --anonymous and --dry-run."""
+    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --ranks, --elastic, --anonymous and
+    --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
     of_file = "TOML file with options, such as the run.toml of another run; options of the command line win"

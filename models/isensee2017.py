@@ -41,7 +41,8 @@ def build(
 ) -> keras.Model:
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
-    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides multiply to.
+    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides
+    multiply to.
     separate_heads: after the channels of the sum come those of each deeper head alone, up-sampled to full resolution, so that each
     head can have a loss of its own: (B, D, H, W, outputs * heads), with HEADS of them if there are so many levels above the lowest.
     activation: one of `lms3d.models.levels.ACTIVATIONS`.

@@ -36,8 +36,8 @@ def build(
 ) -> keras.Model:
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
-    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides multiply to.
-    `dropout` acts at the lowest level. activation: one of `lms3d.models.levels.ACTIVATIONS`.
+    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides
+    multiply to. `dropout` acts at the lowest level. activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """
     shape = levels.topology(len(filters), strides, kernels)
     inputs = keras.Input(input_shape, name="image")

@@ -78,7 +78,8 @@ def write(
     directory: str | Path, *, cases: int = 12, channels: int = 1, shape: tuple[int, int, int] = SHAPE, seed: int = 0,
     workers: int | None = None, progress: Progress | None = None,
 ) -> Path:  # fmt: skip
-    """The folder of the phantoms, for `lms3d.data.segmentation.layouts.find`. They are made in the first call; later calls find them.
+    """The folder of the phantoms, for `lms3d.data.segmentation.layouts.find`. They are made in the first call; later calls find
+    them.
 
     channels: 1, a CT, or 2, with a PET. shape: of a case, in voxels; the extent stays.
     """

@@ -55,7 +55,8 @@ def features(built: Mapping[str, bool] | str, gpus: int, launchers: Launchers, l
 def _no_horovod(why: str) -> Finding:
     if why == NOT_INSTALLED:
         return Finding(
-            "not installed; only ranks on several machines, and --elastic, need it (make horovod, or python -m lms3d.deploy.horovod.build)"
+            "not installed; only ranks on several machines, and --elastic, need it (make horovod, or "
+            "python -m lms3d.deploy.horovod.build)"
         )
     return Finding(
         why,

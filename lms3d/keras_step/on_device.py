@@ -82,7 +82,8 @@ def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequ
     """The bytes in use besides the step's variables and batches.
 
     If all batches lie outside a CPU's limited pool, the end of the pool can be looked up. Otherwise chance decides how many batches
-    wait at this moment, and a plan should not depend on that: a fixed number of them counts, and the rest in steps of about as much.
+    wait at this moment, and a plan should not depend on that: a fixed number of them counts, and the rest in steps of about as
+    much.
     """
     known = reading.captured_bytes(function)
     taken = None if batches else cpu_pool.taken_bytes(memory.current_limit())

@@ -208,8 +208,8 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
 def _is_view(op: tf.Operation) -> bool:
     """Whether the output lies in the memory of the first input.
 
-    This holds for a slice that is contiguous there, which TensorFlow does not copy (`slice_op.cc`, `ops_util.h`), for InplaceUpdate,
-    which writes into its input, and for what is read from a list.
+    This holds for a slice that is contiguous there, which TensorFlow does not copy (`slice_op.cc`, `ops_util.h`), for
+    InplaceUpdate, which writes into its input, and for what is read from a list.
     """
     if op.type == "InplaceUpdate" or op.type in bodies.GETS or bodies.is_whole(op):
         return True

@@ -1,7 +1,7 @@
 """`python -m lms3d.tasks.segmentation.proposal DATA`: the grid, the network and the command that suit a data set of any organ.
 
-`python -m lms3d.data.prepare DATA --examine` prints it. The first choice is the largest whole volume whose training step fits into the
-memory limit with LMS: at nnU-Net's target spacing if that fits, else at the finest of some coarser ones, which grow along the
+`python -m lms3d.data.prepare DATA --examine` prints it. The first choice is the largest whole volume whose training step fits into
+the memory limit with LMS: at nnU-Net's target spacing if that fits, else at the finest of some coarser ones, which grow along the
 finest axes first. Nothing is measured: a step fits if a plan for a GPU does (`lms3d.plan_step` with a machine from a file).
 """
 

@@ -62,8 +62,8 @@ class Predictions:
     schema: str
     """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `lms3d.data.brats.definition` or `lms3d.data.segmentation.description` has it; empty if an earlier version wrote the
-    file."""
+    """That schema, as `lms3d.data.brats.definition` or `lms3d.data.segmentation.description` has it; empty if an earlier version
+    wrote the file."""
     targets: str = "labels"
     """What the network has learnt: a name in `lms3d.data.volumes.targets.KINDS`."""
     schema_of_data: str = ""

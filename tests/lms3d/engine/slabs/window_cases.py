@@ -39,7 +39,8 @@ def convolutions(draw: Any, rank: int) -> tuple[Space, Body]:
     phases = rank == 2 or space.slabs[1] > 1
     dilation = draw(st.integers(1, 2)) if phases and stride == 1 and 1 < size < 4 else 1
     padding = draw(st.sampled_from(["SAME", "VALID"]))
-    # TensorFlow's float64 kernel for volumes shifts padded windows that are smaller than the stride, unlike its gradients and float32.
+    # TensorFlow's float64 kernel for volumes shifts padded windows that are smaller than the stride, unlike its gradients and
+    # float32.
     least = stride if rank == 3 and padding == "SAME" else 1
     shape = (max(size, least), *(draw(st.integers(least, 3)) for _ in range(rank - 1)), space.channels, 2)
 
