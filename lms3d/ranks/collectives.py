@@ -34,13 +34,19 @@ _ON_HOST, _ON_GPU = 1, 2  # groups of devices
 
 
 class Collectives(Link):
-    """The link to the other ranks, by TensorFlow. There can be one in a process."""
+    """The link to the other ranks, by TensorFlow. There can be one in a process. InputError if the ranks are on several
+    machines."""
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__(meeting)
         self.rank, self.size = meeting.rank, meeting.size
-        names = meeting.gather(socket.gethostname().encode()[:_NAME_BYTES].ljust(_NAME_BYTES))
-        self._hosts: list[bytes] = messages.unpacked(meeting.broadcast(messages.packed(names)))
+        names = self.gather_on_chief(socket.gethostname().encode()[:_NAME_BYTES].ljust(_NAME_BYTES))
+        self._hosts: list[bytes] = messages.unpacked(self.broadcast(messages.packed(names)))
+        if len(set(self._hosts)) > 1:
+            raise InputError(
+                f"the ranks are on {len(set(self._hosts))} machines, and TensorFlow's collectives link those of one; install "
+                "Horovod with make horovod, and leave out --ranks tensorflow"
+            )
 
     def place(self) -> dict[str, int]:
         """The rank, size, local_rank and local_size of this process."""
@@ -57,16 +63,11 @@ class Collectives(Link):
             self._meeting.close()
 
     def _connect(self) -> None:
-        if len(set(self._hosts)) > 1:
-            raise InputError(
-                f"--ranks tensorflow: the ranks are on {len(set(self._hosts))} machines, expected one; install Horovod with "
-                "make horovod, and give --ranks horovod"
-            )
         with socket.socket() as free:
             free.bind((_HERE, 0))
             port = free.getsockname()[1]
-        ports = self._meeting.gather(f"{port:<5}".encode())
-        of_all = messages.unpacked(self._meeting.broadcast(messages.packed([int(port) for port in ports])))
+        ports = self.gather_on_chief(f"{port:<5}".encode())
+        of_all = messages.unpacked(self.broadcast(messages.packed([int(port) for port in ports])))
         with quiet_native_log():
             tensorflow_server.start([f"{_HERE}:{port}" for port in of_all], self.rank)
         if self._is_chief:

@@ -4,10 +4,10 @@ devices of all others, so that an op could be placed on another rank's. Checked 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 
 import tensorflow as tf
-from absl import logging
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context as eager_context
 
@@ -31,8 +31,9 @@ def start(addresses: Sequence[str], rank: int) -> None:
         cluster=tf.train.ClusterSpec({JOB: list(addresses)}).as_cluster_def(), default_session_config=config, job_name=JOB,
         task_index=rank, protocol="grpc", port=int(addresses[rank].rpartition(":")[2]),
     )  # fmt: skip
-    said = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # it warns of tensors that exist already: there are none
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of tensors that exist already: there are none
     try:
         context.enable_collective_ops(server)
     except tf.errors.OpError as error:
@@ -40,4 +41,4 @@ def start(addresses: Sequence[str], rank: int) -> None:
             f"--ranks tensorflow: TensorFlow's server cannot start at {addresses[rank]} ({error.message}); start again"
         ) from None
     finally:
-        logging.set_verbosity(said)
+        log.setLevel(level)

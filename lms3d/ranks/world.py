@@ -1,7 +1,8 @@
 """The ranks of a run, seen from one of them. Code asks the world for their number, never whether training is distributed.
 
-A rank is one process, started by a launcher (`horovodrun -np 4 python -m lms3d.train ...`, mpirun, srun), one per device. `job`
-joins them. All ranks must call the methods that communicate, in the same order. In a world of one rank these do nothing.
+A rank is one process, one per device, started by a launcher (`python -m lms3d.launch -np 4 python -m lms3d.train ...`, horovodrun,
+mpirun, srun). `job` joins them. All ranks must call the methods that communicate, in the same order. In a world of one rank these
+do nothing.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lms3d.errors import InputError
 from tests.lms3d.ranks.started import Started
 from tests.lms3d.ranks.test_ranks_training import WEIGHTS, flat
 
@@ -28,6 +29,17 @@ class Rank0:
 
     def broadcast(self, message: bytes) -> bytes:
         return message
+
+
+def test_ranks_of_several_machines_are_refused():
+    from lms3d.ranks import collectives
+
+    class Elsewhere(Rank0):
+        def gather(self, message: bytes) -> list[bytes]:
+            return [message, b"elsewhere".ljust(len(message))]
+
+    with pytest.raises(InputError, match=r"the ranks are on 2 machines, .* make horovod"):
+        collectives.Collectives(Elsewhere())
 
 
 def averages(monkeypatch, *sizes: int) -> list[Any]:
