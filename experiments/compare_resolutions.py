@@ -145,7 +145,8 @@ def average(some: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
     way in which empty regions count."""
     from lms3d.console import progress
     from lms3d.scoring import scores, tables
-    from lms3d.tasks.brats import evaluate, label_maps
+    from lms3d.tasks.brats import evaluate
+    from lms3d.tasks.volumes import label_maps
 
     folders = label_maps.load_all([run.directory for run in some])
     with progress() as report:

@@ -16,7 +16,8 @@ from data.volumes.case import Case
 from data.volumes.geometry import Box, Geometry
 from experiments.harness import command
 from lms3d import cli
-from lms3d.tasks.brats.job import Job, Source
+from lms3d.scoring.rules import RULES
+from lms3d.tasks.volumes.job import Job, Source
 
 SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
@@ -38,7 +39,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     from joblib import cpu_count  # type: ignore[import-untyped]
 
     from lms3d.scoring import rules
-    from lms3d.tasks.brats import job
+    from lms3d.tasks.volumes import job
 
     random = np.random.default_rng(0)
     named = rules.select(options.scoring, "brats2024", ())
@@ -70,7 +71,7 @@ def _job(folder: Path, number: int, random: np.random.Generator, rules: str, res
     shape = (resolution,) * 3 if resolution else None
     source = Source(label="p", coding=schema, native=paths[1], geometry=geometry, shape=shape)
     case = Case(id=str(number), images={}, truth=paths[0])
-    return Job(case=case, schema=schema, rules=rules, sources=(source,), geometry=geometry, grid=None)
+    return Job(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
 
 
 def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

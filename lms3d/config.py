@@ -287,8 +287,8 @@ class StagedConfig(TrainConfig):
     """The options of a task whose runs may start from each other, and so train at lower resolutions first."""
 
     start_from: Path | None = option(
-        None, "start from the best weights of another run, of any resolution (default: random weights)",
-        type=cli.path, metavar="RUN_DIR",
+        None, "start from the best weights of another run or of a package, of any resolution; with other channels or labels from "
+        "those that fit (default: random weights)", type=cli.path, metavar="RUN",
     )  # fmt: skip
 
     stages: tuple[tuple[int, int | None], ...] = option(
@@ -315,9 +315,10 @@ class StagedConfig(TrainConfig):
             raise InputError(
                 f"--stages: the last is {last}^3, and the run itself {self.size_text()}; expected lower ones"
             )
-        if self.start_from and not (self.start_from / "best.keras").is_file():
+        start = self.start_from
+        if start and not start.is_file() and not (start / "best.keras").is_file():
             raise InputError(
-                f"--start-from {self.start_from}: found no best.keras there; expected the folder of a run that has finished an "
-                "epoch"
+                f"--start-from {start}: found no best.keras there; expected the folder of a run that has finished an epoch, or a "
+                "package"
             )
         super().check(given)

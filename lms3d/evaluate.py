@@ -6,8 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
+
+if TYPE_CHECKING:
+    from lms3d.tasks.task import Task
 
 _DESCRIPTION = """\
 Score predictions against the true label maps by the rules of a BraTS challenge: Dice, HD95, NSD, volumes and lesion-wise
@@ -21,6 +25,8 @@ scored twice:
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
 
+Label maps of any other organ get Dice, HD95 and NSD of each class, or of each region, of the dataset.json of --truth.
+
 For chest X-rays, PREDICTIONS is such a directory or its predictions.csv, one at a time. The scores are the areas under the ROC
 curves (AUROC) of the findings, with 95 % intervals."""
 
@@ -32,6 +38,7 @@ examples:
   python -m lms3d.evaluate nnunet_output --truth ~/BraTS2021_TrainingData --prediction-labels nnunet
   python -m lms3d.evaluate --group 144=runs/144-seed1,runs/144-seed2 --group 192=runs/192-seed1,runs/192-seed2
   python -m lms3d.evaluate runs/192 --submission to_upload
+  python -m lms3d.evaluate runs/abdomen/predictions nnunet_output --truth ~/Dataset017_Abdomen
   python -m lms3d.evaluate radiographs/predictions.csv --truth ~/ChestX-ray14
 
 writes into --output: report.html, scores.csv, summary.csv, summary.md, metrics.csv, dice_native.png/.pdf, dice_cube.png/.pdf; of
@@ -47,7 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _evaluate(options: argparse.Namespace) -> None:
     from data import pseudonyms
     from lms3d.scoring import tables
-    from lms3d.tasks import DEFAULT_TASK, TASKS
     from lms3d.tasks.task import EvaluateRequest
 
     pseudonyms.start(options.anonymous)
@@ -56,16 +62,27 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise errors.InputError(
             "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
         )
-    tasks = [TASKS[name] for name in TASKS.names]
-    # If no task recognises anything, the default one says what it looked for.
-    task = next((task for task in tasks if any(map(task.recognises, paths))), TASKS[DEFAULT_TASK])
-    found = task.evaluate(EvaluateRequest(
+    found = _task(options, (*paths, *(path for _, group in options.group for path in group))).evaluate(EvaluateRequest(
         predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
         groups=tuple(options.group), margin=options.margin, worst=options.worst, submission=options.submission,
     ))  # fmt: skip
     print(found.table)
     print("written:", *(tables.printable(f"  {path}") for path in found.written), sep="\n")
+
+
+def _task(options: argparse.Namespace, paths: Sequence[Path]) -> Task:
+    """The task that recognises a prediction, or else, unless an option is given that only one task has, the truth.
+
+    If none does, the default one says what it looked for.
+    """
+    from lms3d.tasks import DEFAULT_TASK, TASKS
+
+    tasks = [TASKS[name] for name in TASKS.names]
+    known = next((task for task in tasks if any(map(task.recognises, paths))), None)
+    if known is None and options.truth and not (options.labels or options.scoring or options.prediction_labels):
+        known = next((task for task in tasks if task.knows(options.truth)), None)
+    return known or TASKS[DEFAULT_TASK]
 
 
 def group(text: str) -> tuple[str, tuple[Path, ...]]:

@@ -12,12 +12,17 @@ _DESCRIPTION = """\
 Put a trained run into one file: the best weights, and everything that prediction needs to know: network, shape, labels,
 preprocessing, statistics of the training data. `python -m lms3d.predict FILE --data DIR` uses it like the run directory, on a
 machine that has never seen the run. It holds no code: the network is built from its registered name, and weights are plain
-arrays. A SHA-256 of every part finds damage. The same run gives the same bytes."""
+arrays. A SHA-256 of every part finds damage. The same run gives the same bytes.
+
+With --format, the network of a run or of a package goes into a form that other programs run, in float32 and without lms3d's own
+operations. It is compared with the network before it is kept. It takes normalised samples; the model.json in it says how to
+make them."""
 
 _EPILOG = """\
 examples:
   python -m lms3d.package runs/192
   python -m lms3d.package runs/192 --output tumours.lms3d
+  python -m lms3d.package tumours.lms3d --format onnx           # needs: pip install 'lms3d[export]'
   python -m lms3d.predict tumours.lms3d --data ~/new_patients --output ~/segmented
 
 exit codes: 0 done, 2 wrong option or wrong input, 130 interrupted"""
@@ -32,9 +37,16 @@ def _package(options: argparse.Namespace) -> None:
     from data import pseudonyms
     from lms3d import console
     from lms3d.device import startup
-    from lms3d.tasks.packages import archive, package, summary
+    from lms3d.tasks.packages import archive, export, package, summary
 
     pseudonyms.start(options.anonymous)
+    if options.format != "lms3d":
+        if not options.run_dir.is_file():
+            package.require_run(options.run_dir)
+        path = export.target(options.run_dir, options.format, options.output)
+        startup.start_tensorflow(without_gpu=True)
+        console.summary(*export.export(options.run_dir, options.format, path))
+        return
     package.require_run(options.run_dir)
     output = package.target(options.run_dir, options.output)
     startup.start_tensorflow(without_gpu=True)  # nothing is computed
@@ -46,8 +58,12 @@ def _package(options: argparse.Namespace) -> None:
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.package", description=_DESCRIPTION, epilog=_EPILOG)
     place = cli.checked(cli.place, "path")
-    parser.add_argument("run_dir", type=place, metavar="RUN_DIR", help="folder of a trained run")
-    where = "file to write (default: RUN_DIR/NAME.lms3d, with the NAME of the folder)"
+    parser.add_argument(
+        "run_dir", type=place, metavar="RUN_DIR", help="folder of a trained run; with --format, or a package"
+    )
+    forms = "what to write: a package, a SavedModel folder, or an ONNX file (default: lms3d, a package)"
+    parser.add_argument("--format", choices=("lms3d", "savedmodel", "onnx"), default="lms3d", help=forms)
+    where = "file to write (default: RUN_DIR/NAME.lms3d, NAME.onnx or NAME-savedmodel, with the NAME of the folder)"
     parser.add_argument("--output", type=place, metavar="FILE", default=None, help=where)
     cli.add_anonymous_option(parser)
     parser.set_defaults(anonymous=False)

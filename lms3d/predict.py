@@ -15,7 +15,7 @@ _DESCRIPTION = """\
 Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` made, or the file that
 `python -m lms3d.package RUN_DIR` made of it, which has no validation cases and therefore needs --data.
 
-Brain scans: every case becomes two label maps: one on the grid of its original files, with their orientation and
+Volumes: every case becomes two label maps: one on the grid of its original files, with their orientation and
 position, which any viewer lays over them; and one in the cube of the network. Without --data the validation cases of
 the run are segmented. With --data every case of that folder is, whether it has a true label map or not.
 
@@ -30,8 +30,8 @@ examples:
   python -m lms3d.predict runs/densenet121-224 --data ~/radiographs
   python -m lms3d.predict tumours.lms3d --data ~/new_patients        # a package; writes tumours-predictions beside it
 
-writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, predictions.json, or predictions.csv; score them with
-lms3d.evaluate
+writes into --output: native/<case>.nii.gz, cube/<case>.nii.gz, uncertainty/<case>.nii.gz (with --uncertainty),
+predictions.json, or predictions.csv; score them with lms3d.evaluate
 exit codes: 0 done, 2 wrong option or wrong input, 3 does not fit into the memory limit, 130 interrupted"""
 
 _TTA = (
@@ -90,7 +90,7 @@ def _predict(options: argparse.Namespace) -> None:
         title, rows = tasks.task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=options.data, labels=options.labels, output=output,
-            tta=(options.symmetries or "all") if options.tta else None, progress=progress,
+            tta=(options.symmetries or "all") if options.tta else None, uncertainty=options.uncertainty, progress=progress,
         ))  # fmt: skip
     console.summary(title, rows)
 
@@ -111,6 +111,8 @@ def _parser() -> cli.Parser:
     add("--tta", action="store_true", default=False, help=_TTA)
     which = "with --tta, for a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
     add("--symmetries", choices=("all", "flips", "mirror"), default=None, help=which)
+    entropy = "write the entropy of the probabilities (of the mean, with --tta or several runs) in nats, as a map for each case"
+    add("--uncertainty", action="store_true", default=False, help=entropy)
     least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
     add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
     lms = "use LMS if the network does not fit (default: as the run was trained; yes for a package)"

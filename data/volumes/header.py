@@ -89,6 +89,15 @@ def read_header(path: Path) -> Header:
     return header
 
 
+def raw_header(path: Path) -> Any:
+    """nibabel's header of a file, as it stands there. No voxel is read."""
+    try:
+        with open_file(path) as stream:
+            return _parsed(stream.read(max(_KINDS)))
+    except Exception as error:
+        raise unreadable(path, error) from None
+
+
 def open_file(path: Path) -> Any:
     """A file opened for reading, and decompressed if its first bytes say that it is compressed; its name may be wrong."""
     if not path.exists():

@@ -7,7 +7,7 @@ overlap by half, and each has most weight in its middle, where the network sees 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -90,37 +90,21 @@ def weights(patch: Shape) -> np.ndarray:
     return np.maximum(product, 1e-4).astype(np.float32)[..., np.newaxis]
 
 
-def sliding_window(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
-    """The probabilities (A, B, C, outputs) float32 of a normalised image (A, B, C, channels), computed window by window.
-
-    network: an image of size `patch` -> its probabilities (*patch, outputs). A smaller image is shown with its smallest values
-    around it.
-    """
-    shape = (image.shape[0], image.shape[1], image.shape[2])
-    if any(size > whole for size, whole in zip(patch, shape, strict=True)):
-        return _around(network, image, patch)
-    if shape == patch:
-        return network(image)
-    total: np.ndarray | None = None
-    weight, sum_of_weights = weights(patch), np.zeros((*shape, 1), np.float32)
+def sum_of_weights(shape: Shape, patch: Shape, start: int, stop: int) -> np.ndarray:
+    """The sum of the weights of all windows over a volume of `shape`, in planes of its third axis: (A, B, stop - start, 1)."""
+    total, weight = np.zeros((*shape[:2], stop - start, 1), np.float32), weights(patch)
     for box in windows(shape, patch):
-        probabilities = network(np.ascontiguousarray(box.crop(image)))
-        if total is None:
-            total = np.zeros((*shape, probabilities.shape[-1]), np.float32)
-        box.crop(total)[...] += weight * probabilities  # the crop is a view, since windows lie inside the volume
-        box.crop(sum_of_weights)[...] += weight
-    assert total is not None, "a volume has at least one window"
-    return total / sum_of_weights
+        low, high = max(box.lower[2], start), min(box.upper[2], stop)
+        if low < high:
+            (a, b, c), (d, e, _) = box.lower, box.upper
+            total[a:d, b:e, low - start : high - start] += weight[:, :, low - c : high - c]
+    return total
 
 
-def _around(network: Callable[[np.ndarray], np.ndarray], image: np.ndarray, patch: Shape) -> np.ndarray:
-    """`sliding_window` for an image that is smaller than the patch on an axis."""
-    a, b, c = (max(size, whole) for size, whole in zip(patch, image.shape[:3], strict=True))
-    box = _inside((0, 0, 0), (a, b, c), image.shape[:3])
-    probabilities = sliding_window(network, np.ascontiguousarray(box.crop(image, smallest)), patch)
-    lower = (-box.lower[0], -box.lower[1], -box.lower[2])
-    upper = (lower[0] + image.shape[0], lower[1] + image.shape[1], lower[2] + image.shape[2])
-    return Box(lower=lower, upper=upper).crop(probabilities)
+def room(shape: Shape, patch: Shape) -> Box:
+    """The smallest box around a volume of `shape` that has room for a patch. The volume lies in its middle."""
+    a, b, c = (max(size, whole) for size, whole in zip(patch, shape, strict=True))
+    return _inside((0, 0, 0), (a, b, c), shape)
 
 
 def smallest(image: np.ndarray) -> np.ndarray:

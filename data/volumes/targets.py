@@ -133,8 +133,10 @@ class Classes:
         return np.asarray((0, *self.schema.learnt_values), np.uint8)[np.argmax(probabilities, axis=-1)]
 
 
-KINDS: Mapping[str, type[Labels] | type[Regions]] = {kind.kind: kind for kind in (Labels, Regions)}
-"""The kinds that `--targets` chooses from."""
+KINDS: Mapping[str, type[Labels] | type[Regions] | type[Classes]] = {
+    kind.kind: kind for kind in (Labels, Regions, Classes)
+}
+"""The kinds by name. For brain tumours `--targets` chooses between the first two."""
 
 
 def targets_of(kind: str, schema: LabelSchema) -> Targets:

@@ -16,7 +16,7 @@ from experiments.harness.child import of_module
 from experiments.harness.ranks import Launcher
 from experiments.harness.runs import epoch_seconds
 from lms3d.files import write_json
-from lms3d.tasks.brats.label_maps import INDEX
+from lms3d.tasks.volumes.label_maps import INDEX
 
 LEAST_EPOCHS = 2
 """The first epoch of a process says nothing about the next: it traces and plans."""

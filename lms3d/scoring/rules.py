@@ -156,6 +156,9 @@ _PUBLISHED = (
     *(replace(_2026, name=f"brats2026-{name}") for name in ("ssa", "men", "goat")),
 )  # fmt: skip
 
+GENERAL = Rules(name="classes", regions=(), hd95="directed", penalty_mm="diagonal", both_empty="left out")
+"""The rules of data sets that have none of their own: Dice as in nnU-Net, HD95 as in MONAI. `regions` are those of the data set."""
+
 SUFFIX = "-physical"
 
 RULES: dict[str, Rules] = {rules.name: rules for rules in _PUBLISHED}
@@ -243,6 +246,7 @@ def described(rules: Rules, *, chosen: bool) -> str:
         "one to one": "lesions matched one to one",
     }[rules.matching]
     origin = "--scoring" if chosen else "the default for these labels; --scoring names others"
+    origin = "of any labels" if rules.name == GENERAL.name else origin
     return (
         f"Rules: {rules.name} ({origin}). Its HD95 is the {rules.hd95} kind; one mask empty: Dice 0, HD95 {penalty}; "
         f"both empty: {empty}; {lesions}.{_off_a_millimetre(rules)}"

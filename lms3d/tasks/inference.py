@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,16 +22,30 @@ from lms3d.files import require_checksums
 if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS
 
+T = TypeVar("T")
+
 Predictor = Callable[[np.ndarray], np.ndarray]
 """Normalised volume (A, B, C, 4) -> probabilities (A, B, C, outputs), or image (N, N, 3) -> (outputs,); all float32."""
+
+Read = Callable[[int, int], np.ndarray]
+"""first, end -> these planes of a normalised volume along its first axis, (end - first, B, C, channels) float32."""
+
+Write = Callable[[int, np.ndarray], None]
+"""first, planes (n, B, C, outputs) of the probabilities -> keeps them."""
+
+Streamer = Callable[[Read, Write], None]
+"""Reads a volume, and writes its probabilities plane by plane, in any order."""
+
+_OF_PYTHON = (ValueError, TypeError, StopIteration, MemoryError, NotImplementedError)
+"""What a function of Python's may raise through TensorFlow, beside an OpError."""
 
 
 @contextmanager
 def network(
     load: Callable[[], Any], trained: TrainConfig, *, lms: bool | None, limit_bytes: int | None, slabs: str = "auto",
-    workspace_bytes: int | None = None, first: bool = True,
-) -> Iterator[Predictor]:  # fmt: skip
-    """Starts TensorFlow, and yields a trained network as a function of one sample.
+    workspace_bytes: int | None = None, first: bool = True, streamed: bool = False,
+) -> Iterator[Any]:  # fmt: skip
+    """Starts TensorFlow, and yields a trained network as a function of one sample: a Predictor or, if `streamed`, a Streamer.
 
     load: makes the network, as `load_model` does, once TensorFlow runs. lms, limit_bytes, workspace_bytes (of cuDNN): None takes
     what the run was trained with. slabs: see `LMS`; inference needs others than the training step. first: TensorFlow is not
@@ -48,7 +62,8 @@ def network(
         )
     model = load()
     with rewriter(trained, wanted=lms, limit_bytes=limit_bytes, slabs=slabs) as used:
-        predict = predictor(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
+        apply = streamer if streamed else predictor
+        predict = apply(model, trained.sample_shape(len(model.input_shape) - 2), lms=used)
         if used is not None and used.report is not None and used.report.slabs:
             console.say(used.report.slabs_sentence())
         yield predict
@@ -117,35 +132,100 @@ def predictor(model: Any, shape: Sequence[int], *, lms: Any = None) -> Predictor
     """
     import tensorflow as tf
 
-    from lms3d.engine.tensorflow import functions
-
     spec = tf.TensorSpec((1, *shape, model.input_shape[-1]), tf.float32)
-
-    def traced(failed: int = 0) -> Any:
-        forward = tf.function(lambda image: model(image, training=False), autograph=False, jit_compile=False)
-        function = forward.get_concrete_function(spec)
-        return functions.make_function(function) if lms is None else lms.rewrite(function, failed=failed)
-
-    made, tries = [traced()], 1 if lms is None else tuning.TRIES
+    run = _Traced(lambda image: model(image, training=False), [spec], shape, lms)
 
     def predict(image: np.ndarray) -> np.ndarray:
-        while True:
-            try:
-                (probabilities,) = tf.nest.flatten(made[-1](tf.constant(image[np.newaxis])))
-                return probabilities.numpy()[0]
-            except tf.errors.OpError as error:
-                require_another_try(error, last=len(made) == tries)
-            made.append(traced(failed=len(made)))
-
-    def require_another_try(error: tf.errors.OpError, *, last: bool) -> None:
-        if lms is not None and lms.storage_error is not None:
-            raise lms.storage_error from None
-        if not isinstance(error, tf.errors.ResourceExhaustedError):
-            raise error
-        if last:
-            advice = ("" if lms is not None else "try --lms, or ") + "raise --memory-limit"
-            raise DoesNotFit(
-                f"inference at {'x'.join(map(str, shape))} needs more memory than there is; {advice}"
-            ) from None
+        (probabilities,) = tf.nest.flatten(run(tf.constant(image[np.newaxis])))
+        result: np.ndarray = probabilities.numpy()[0]
+        return result
 
     return predict
+
+
+def streamer(model: Any, shape: Sequence[int], *, lms: Any = None) -> Streamer:
+    """`model` as a function that reads one volume and writes its probabilities. See `predictor`.
+
+    If the plan has slabs, both are read and written slab by slab, and neither is whole in memory. If memory runs out, the network
+    begins again, and planes are written twice.
+    """
+    from lms3d.engine.tensorflow import streams
+
+    ends: list[tuple[Read, Write]] = []
+    failures: list[Exception] = []
+
+    def kept(call: Callable[..., T], *arguments: Any) -> T:
+        """The result of a call. An error is kept, as TensorFlow would only pass on its words."""
+        try:
+            return call(*arguments)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    def forward(start: Any) -> Any:
+        image = streams.read(lambda *planes: kept(ends[-1][0], *planes), (*shape, model.input_shape[-1]), start)
+        (probabilities,) = tf.nest.flatten(model(image, training=False))
+        return streams.write(probabilities, lambda *planes: kept(ends[-1][1], *planes))
+
+    import tensorflow as tf
+
+    run = _Traced(forward, [streams.START], shape, lms, failures)
+
+    def stream(read: Read, write: Write) -> None:
+        ends[:] = [(read, write)]
+        failures.clear()
+        try:
+            written = int(run(tf.constant(0)))
+        finally:
+            ends.clear()
+        assert written == shape[0], f"{written} of {shape[0]} planes were written"
+
+    return stream
+
+
+class _Traced:
+    """A function of tensors, traced for these specs. It is traced again, for less memory, each time that runs out.
+
+    shape: of a sample, for errors. failures: errors of the function's own, in the place of TensorFlow's.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], specs: Sequence[Any], shape: Sequence[int], lms: Any,
+        failures: Sequence[Exception] = (),
+    ) -> None:  # fmt: skip
+        self.function, self.specs, self.shape, self.lms, self.failures = function, specs, shape, lms, failures
+        self.made = [self._traced(0)]
+        self.tries = 1 if lms is None else tuning.TRIES
+
+    def _traced(self, failed: int) -> Any:
+        import tensorflow as tf
+
+        from lms3d.engine.tensorflow import functions
+
+        traced = tf.function(self.function, autograph=False, jit_compile=False).get_concrete_function(*self.specs)
+        return functions.make_function(traced) if self.lms is None else self.lms.rewrite(traced, failed=failed)
+
+    def __call__(self, *arguments: Any) -> Any:
+        import tensorflow as tf
+
+        while True:
+            try:
+                return self.made[-1](*arguments)
+            except (tf.errors.OpError, *_OF_PYTHON) as error:
+                self._require_another_try(error)
+            self.made.append(self._traced(failed=len(self.made)))
+
+    def _require_another_try(self, error: Exception) -> None:
+        import tensorflow as tf
+
+        if self.failures:
+            raise self.failures[0] from None
+        if self.lms is not None and self.lms.storage_error is not None:
+            raise self.lms.storage_error from None
+        if not isinstance(error, tf.errors.ResourceExhaustedError):
+            raise error
+        if len(self.made) == self.tries:
+            advice = ("" if self.lms is not None else "try --lms, or ") + "raise --memory-limit"
+            raise DoesNotFit(
+                f"inference at {'x'.join(map(str, self.shape))} needs more memory than there is; {advice}"
+            ) from None

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from lms3d.console import Report as Progress
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
-    from lms3d.tasks.inference import Predictor
     from lms3d.training.trainer import History
 
 T = TypeVar("T")
@@ -44,8 +43,9 @@ class TrainedRun:
     """The options of the run, of its task's class (`Task.options`)."""
     content: Mapping[str, Any]
     """The whole content of config.json; for a package, what its task has put there."""
-    network: Callable[[], AbstractContextManager[Predictor]]
-    """Opens the run's network, and starts TensorFlow if it is the first of a request. Call it after the input has been checked."""
+    network: Callable[..., AbstractContextManager[Any]]
+    """Opens the run's network as a Predictor, or with `streamed=True` as a Streamer (`lms3d.tasks.inference`). The first one starts
+    TensorFlow. Call it after the input has been checked."""
 
     @property
     def name(self) -> str:
@@ -78,6 +78,8 @@ class PredictRequest:
     """A text file with the names of the cases to predict, one per line; None: all."""
     remove_below_ml: float = 0.0
     """The volume in ml below which a connected component of the whole tumour is removed."""
+    uncertainty: bool = False
+    """Whether the entropy of the probabilities is written, too."""
 
     @property
     def run_dir(self) -> Path:
@@ -173,9 +175,19 @@ class Task(training.Task):
         messages."""
         raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
 
+    def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The options of `models.build` that do not follow from the weights, such as the size of a voxel. said, where: see
+        `unpacked`."""
+        return {}
+
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""
         raise NotImplementedError
+
+    def knows(self, truth: Path) -> bool:
+        """Whether `truth`, a folder with true label maps, is a data set of this task. It decides if predictions are of another
+        program."""
+        return False
 
     def evaluate(self, request: EvaluateRequest) -> Evaluation:
         """Scores predictions; writes tables and figures."""

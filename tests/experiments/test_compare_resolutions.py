@@ -9,7 +9,8 @@ import pytest
 from experiments import compare_resolutions as compare
 from experiments.harness.commands import CommandFailed
 from lms3d.scoring import scores
-from lms3d.tasks.brats import evaluate, label_maps
+from lms3d.tasks.brats import evaluate
+from lms3d.tasks.volumes import label_maps
 
 
 def row(label: str, case: str, dice: float, region: str = "WT", space: str = "cube") -> dict:

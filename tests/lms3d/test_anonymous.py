@@ -22,9 +22,9 @@ from data.volumes import cache, normalise
 from lms3d import evaluate, package, predict
 from lms3d.device import startup
 from lms3d.tasks.brats import task as brats
-from lms3d.tasks.brats.label_maps import write_like
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.volumes import figures
+from lms3d.tasks.volumes.label_maps import write_like
 
 # No name, nor part of one, so short that the compressed bytes of a picture spell it by chance.
 NAMES = ("Mueller_Johannes_1957", "Dr. O'Flaherty, Patricia", "Nakamura77", "Zoe Lindqvist")

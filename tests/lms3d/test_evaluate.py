@@ -25,8 +25,9 @@ from lms3d import evaluate
 from lms3d.errors import InputError
 from lms3d.scoring import components
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.brats import codings, label_maps, report, submission
-from lms3d.tasks.brats.label_maps import Predictions, read_labels, write_labels
+from lms3d.tasks.brats import submission
+from lms3d.tasks.volumes import codings, label_maps, report
+from lms3d.tasks.volumes.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
 
 
@@ -282,7 +283,8 @@ def test_the_picture_of_a_case_shows_the_regions_that_both_sides_have(tiny_brats
     whole = nib.Nifti1Image((np.asarray(image.dataobj) > 0).astype(np.uint8), image.affine)
     nib.save(whole, tmp_path / "whole.nii.gz")
     source = SimpleNamespace(native=tmp_path / "whole.nii.gz", coding=own)
-    tile = report._tile(SimpleNamespace(case=case), source, SimpleNamespace(schema=found.schema), "a case")
+    plan = SimpleNamespace(schema=found.schema, channel="flair", drawn=("WT", "TC", "ET"))
+    tile = report._tile(SimpleNamespace(case=case), source, plan, "a case")
     assert list(tile.truth) == list(tile.prediction) == ["WT"]
     assert tile.slice == image.shape[2] // 2  # nothing differs
 

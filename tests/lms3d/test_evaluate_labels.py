@@ -10,7 +10,9 @@ import pytest
 from data.brats.definition import define
 from data.brats.schema import SCHEMAS
 from lms3d.scoring import scores
-from lms3d.tasks.brats import codings, evaluate, inputs, label_maps
+from lms3d.tasks.brats import inputs
+from lms3d.tasks.volumes import codings, evaluate, label_maps
+from lms3d.tasks.volumes.inputs import load_all
 from tests.data.small_data import LATE, random_case, save, write_case
 from tests.lms3d.test_evaluate import write_predictions
 
@@ -36,7 +38,7 @@ def with_cavity(tmp_path):
 
 
 def scored(root, tmp_path, *names, **options):
-    plan = inputs.plan(inputs.load_all([tmp_path / name for name in names]), truth=str(root), **options)
+    plan = inputs.plan(load_all([tmp_path / name for name in names]), truth=str(root), **options)
     found = evaluate.score(plan, progress=silent)
     return plan, found[found["space"] == "native"].set_index(["predictions", "region"])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lms3d import evaluate
-from lms3d.tasks.brats import report
+from lms3d.tasks.volumes import report
 from lms3d.training.run_lock import RunLock
 from tests.data.small_data import random_case, save, write_case
 from tests.lms3d.test_evaluate import write_predictions

@@ -16,9 +16,10 @@ from data.volumes.case import load_truth
 from data.volumes.geometry import Box, Geometry
 from lms3d import evaluate
 from lms3d.errors import InputError
-from lms3d.tasks.brats import inputs, label_maps, plain_folders, plain_maps
-from lms3d.tasks.brats.label_maps import Predictions
-from lms3d.tasks.brats.plain_folders import PlainFolder
+from lms3d.tasks.brats import inputs
+from lms3d.tasks.volumes import label_maps, plain_folders, plain_maps
+from lms3d.tasks.volumes.label_maps import Predictions
+from lms3d.tasks.volumes.plain_folders import PlainFolder
 from tests.lms3d.scoring.golden import pairs
 
 TO_NNUNET = np.array([0, 2, 1, 0, 3], np.uint8)  # oedema first
@@ -304,13 +305,13 @@ def test_lesions_are_in_the_tables_of_2023(tiny_brats, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_many_cases_are_scored_by_several_processes(tiny_brats, tmp_path, monkeypatch, capsys):
-    from lms3d.tasks.brats import evaluate as of_brats
+    from lms3d.tasks.volumes import evaluate as of_volumes
 
     write(tiny_brats, tmp_path / "p", change=lambda labels: np.where(labels == 4, 1, labels))
     assert run(tiny_brats, tmp_path) == 0
     alone = (tmp_path / "out/scores.csv").read_bytes()
-    monkeypatch.setattr(of_brats, "_FEW", 0)
-    monkeypatch.setattr(of_brats, "worker_count", lambda items, workers: 2)
+    monkeypatch.setattr(of_volumes, "_FEW", 0)
+    monkeypatch.setattr(of_volumes, "worker_count", lambda items, workers: 2)
     assert run(tiny_brats, tmp_path) == 0
     assert (tmp_path / "out/scores.csv").read_bytes() == alone
     capsys.readouterr()

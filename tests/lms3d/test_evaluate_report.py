@@ -15,7 +15,7 @@ from lms3d import evaluate
 from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
 from lms3d.scoring.scores import frame
-from lms3d.tasks.brats.report import Report
+from lms3d.tasks.volumes.report import Report
 from tests.browser import clicked
 from tests.lms3d.test_evaluate import write_predictions
 

@@ -20,12 +20,13 @@ from lms3d.engine.tensorflow import op_costs, speeds
 from lms3d.engine.tensorflow.probing import Cost
 from lms3d.errors import InputError
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import label_maps, plain_maps, predict
-from lms3d.tasks.brats.label_maps import Predictions
+from lms3d.tasks.brats import predict
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages.description import best_epoch
 from lms3d.tasks.task import TrainedRun
+from lms3d.tasks.volumes import label_maps, plain_maps
+from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.training import checkpoint, run_folder, run_state
 from lms3d.training.run_state import RunState
 
@@ -112,7 +113,7 @@ def test_a_normalisation_that_no_run_has(tmp_path, value):
     trained, content = tasks.load(tmp_path)
     run = TrainedRun(run_dir=tmp_path, trained=trained, content=content, network=None)
     with pytest.raises(InputError, match=r"config.json: found no normalisation"):
-        predict._normalisation(run)
+        predict.BrainScans().normalisation(run)
 
 
 def test_options_of_every_run(tmp_path):

@@ -17,6 +17,7 @@ from data.brats.schema import SCHEMAS
 from lms3d import package, predict
 from lms3d.device import startup
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.packages import export
 
 RESOLUTION = 16
 OWN = {
@@ -267,3 +268,48 @@ def test_there_are_no_validation_cases(run_dir, tmp_path, capsys):
     file = packaged(run_dir, tmp_path / "a.lms3d")
     assert predict.main([str(file)]) == 2
     assert "which has no validation cases; name cases or images with --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["savedmodel", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_an_exported_network_runs_without_lms3d(make_run, form, tmp_path, capsys):
+    """In a process of its own, on a case: in half precision, too, it is the network in float32."""
+    if form == "onnx":
+        for name in ("onnx", "onnxruntime", "tf2onnx"):
+            pytest.importorskip(name, reason="pip install 'lms3d[export]'")
+    run = make_run(precision="mixed_bfloat16")
+    assert package.main([str(run)]) == 0
+    image = np.random.default_rng(0).normal(size=(1, RESOLUTION, RESOLUTION, RESOLUTION, 4)).astype(np.float32)
+    np.save(tmp_path / "image.npy", image)
+    assert package.main([str(run / "tiny.lms3d"), "--format", form]) == 0
+    path = run / ("tiny.onnx" if form == "onnx" else "tiny-savedmodel")
+    said = {
+        "savedmodel": "import tensorflow as tf; run = tf.saved_model.load(path).signatures['serving_default'];"
+        "found = run(image=tf.constant(image))['probabilities'].numpy()",
+        "onnx": "import onnxruntime; run = onnxruntime.InferenceSession(path);"
+        "found = run.run(None, {'image': image})[0]; assert 'brats2020' in run.get_modelmeta().custom_metadata_map['lms3d']",
+    }[form]
+    code = f"import numpy as np, sys; path = {str(path)!r}; image = np.load('image.npy'); {said}; np.save('found.npy', found); "
+    code += "assert not [name for name in sys.modules if name.startswith(('lms3d', 'models'))]"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    expected = network("unet3d", 3, "float32", False)(image, training=False).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected, atol=1e-4)
+    capsys.readouterr()
+    assert package.main([str(run), "--format", form]) == 2
+    assert f"--output {path}: found something there" in capsys.readouterr().err
+    assert not [one for one in run.iterdir() if one.name.startswith(".")]
+
+
+def test_an_export_that_says_something_else_is_not_kept(run_dir, monkeypatch, capsys):
+    monkeypatch.setattr(export, "_ALLOWED", -1.0)
+    assert package.main([str(run_dir), "--format", "savedmodel"]) == 2
+    assert "found probabilities that differ from the network's by" in capsys.readouterr().err
+    assert not list(run_dir.glob("*savedmodel*")) + list(run_dir.glob(".*"))
+
+
+def test_a_format_whose_packages_are_missing_is_told_before_anything_is_read(run_dir, monkeypatch, capsys):
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    assert package.main([str(run_dir), "--format", "onnx"]) == 2
+    assert (
+        "found no onnx, onnxruntime, tf2onnx; expected it installed: pip install 'lms3d[export]'"
+        in capsys.readouterr().err
+    )

@@ -28,9 +28,9 @@ from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
 from lms3d.engine.request import Settings
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import label_maps, plain_maps
 from lms3d.tasks.chexnet import predict as findings
 from lms3d.tasks.packages import archive, description
+from lms3d.tasks.volumes import label_maps, plain_maps
 from lms3d.training import checkpoint, config_file, run_state
 from lms3d.training.run_state import RunState
 from tests.data.small_data import AFFINE, random_case, save, write_case

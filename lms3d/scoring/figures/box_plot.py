@@ -1,5 +1,7 @@
 """The box plot of a metric column: a panel for each region, a box for each set of predictions, a dot for each case.
 
+Of more than MOST regions the worst are drawn, by their mean.
+
 As in the LMS case study, the box spans the quartiles, the line is the median, the diamond the mean, and the whiskers reach the last
 case within 1.5 times the box's height.
 """
@@ -17,6 +19,7 @@ from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, write
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+ACROSS, MOST = 8, 24  # panels in a row, and in all
 LONGEST_TICK = 9  # characters; longer names go to a legend
 REGION_TITLES = {"WT": "Whole tumour", "TC": "Tumour core", "ET": "Enhancing tumour"}
 _PAPER = {
@@ -39,27 +42,41 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
     from matplotlib.figure import Figure
 
     shown, values = COLUMNS[column], scores[scores["space"] == space].rename(columns={column: "value"})
-    regions, labels = values["region"].unique(), list(values["predictions"].unique())
+    regions, labels = _drawn(values, shown.larger_is_better), list(values["predictions"].unique())
+    across, down = min(ACROSS, len(regions)), -(-len(regions) // ACROSS)
     with rc_context(_PAPER):
         width = max(1.7, 0.55 * len(labels) + 0.9)
-        figure = Figure(figsize=(0.6 + width * len(regions), 3.4), layout="constrained")
-        panels = figure.subplots(1, len(regions), sharey=True, squeeze=False)[0]
+        figure = Figure(figsize=(0.6 + width * across, 3.4 * down), layout="constrained")
+        grid = figure.subplots(down, across, sharey=True, squeeze=False)
+        panels = list(grid.flat)[: len(regions)]
+        for panel in list(grid.flat)[len(regions) :]:
+            panel.set_visible(False)
         for panel, region in zip(panels, regions, strict=True):
             of_region = values[values["region"] == region]
             groups = [of_region.loc[of_region["predictions"] == label, "value"].dropna() for label in labels]
             _panel(panel, groups, labels, f"{REGION_TITLES[region]} ({region})" if region in REGION_TITLES else region)
-        panels[0].set_ylabel(shown.title)
+        for first in grid[:, 0]:
+            first.set_ylabel(shown.title)
         if not shown.unit:
             panels[0].set_ylim(min(0.8, np.floor(10 * values["value"].min()) / 10) - 0.015, 1.015)
         if max(map(len, labels)) > LONGEST_TICK:
             _name_below(figure, panels, labels)
         cases = values["case"].nunique()
         default = f"{shown.title} per case, {space} space, {cases} case{'s' if cases > 1 else ''}"
-        figure.suptitle(title or default, fontsize=10)
+        left_out = values["region"].nunique() - len(regions)
+        worst = f"; the {MOST} worst regions, {left_out} more in scores.csv" if left_out else ""
+        figure.suptitle((title or default) + worst, fontsize=10)
         paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
         for target in paths:
             write(figure, target, dpi=300)
     return paths
+
+
+def _drawn(values: pd.DataFrame, larger_is_better: bool) -> list[str]:
+    """The regions to draw, in their order."""
+    means = values.groupby("region", sort=False)["value"].mean().sort_values(ascending=larger_is_better, kind="stable")
+    worst = set(means.index[:MOST])
+    return [region for region in values["region"].unique() if region in worst]
 
 
 def _panel(panel: Any, groups: Sequence[Sequence[float]], labels: Sequence[str], title: str) -> None:

@@ -25,9 +25,9 @@ from data.volumes.labels import LabelSchema
 from lms3d import files
 from lms3d.console import Report as Progress
 from lms3d.errors import InputError
-from lms3d.tasks.brats import codings, job, label_maps
-from lms3d.tasks.brats.label_maps import Predictions
 from lms3d.tasks.claimed_folder import claimed
+from lms3d.tasks.volumes import codings, job, label_maps
+from lms3d.tasks.volumes.label_maps import Predictions
 
 _UNFINISHED = ".unfinished"
 _ADVICE = "expected an empty folder, or this very submission; empty it, or name another"

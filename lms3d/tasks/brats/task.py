@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import InputError
-from lms3d.files import require_checksums
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import Task
+from lms3d.tasks.volumes import starting
 from lms3d.training import demo
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class BrainTumours(Task):
         if options.start_from is not None:
             _start_from(model, options, outputs, material.described["data"]["modalities"] if material else None)
         if options.weights is not None:
-            _load_weights(model, options.weights, f"--weights {options.weights}")
+            starting.load(model, options.weights, f"--weights {options.weights}")
         return model
 
     def loss(self, options: BratsConfig, material: VolumeMaterial | None) -> Any:
@@ -112,9 +112,18 @@ class BrainTumours(Task):
         return content
 
     def recognises(self, path: Path) -> bool:
-        from lms3d.tasks.brats import label_maps
+        from lms3d.tasks.volumes import label_maps
 
-        return label_maps.folder_in(path) is not None
+        return label_maps.folder_in(path) is not None and label_maps.task_in(path) == self.options.task
+
+    def knows(self, truth: Path) -> bool:
+        from data.brats.layouts import find_cases
+        from data.errors import DataError
+
+        try:
+            return bool(find_cases(truth, require_truth=False, require_complete=False).cases)
+        except DataError:
+            return False
 
 
 TASK = BrainTumours()
@@ -124,7 +133,7 @@ def _start_from(
     model: keras.Model, options: BratsConfig, outputs: Sequence[str], modalities: Sequence[str] | None
 ) -> None:
     """Takes over the best weights of another run. InputError if it has other outputs; a message says so if its outputs have other
-    names, or if it has learnt from other modalities.
+    names, or if it has learnt from other modalities. Of a package, or of a run of another task, it takes what fits.
 
     BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
@@ -135,17 +144,19 @@ def _start_from(
 
     run_dir = options.start_from
     assert run_dir is not None
+    if run_dir.is_file():
+        starting.take_fitting(model, run_dir)
+        return
     trained, content = tasks.load(run_dir)
     if not isinstance(trained, BratsConfig):
-        raise InputError(
-            f"--start-from {run_dir}: found a run of --task {trained.task}; expected one of --task {options.task}; give another run"
-        )
+        starting.take_fitting(model, run_dir)
+        return
     if _learnt(trained) != _learnt(options):
         raise InputError(
             f"--start-from {run_dir}: found a run of {trained.model} with --targets {trained.targets}; expected {options.model} "
             f"with --targets {options.targets}, and --deep-supervision in both or in neither; give another run"
         )
-    _load_weights(model, run_dir / "best.keras", f"--start-from {run_dir}")
+    starting.load(model, run_dir / "best.keras", f"--start-from {run_dir}")
     learnt = targets_of(
         trained.targets, definition.restored(content.get("labels"), where=str(run_dir / "config.json"))
     ).names
@@ -160,20 +171,3 @@ def _start_from(
 def _learnt(options: BratsConfig) -> tuple[object, ...]:
     """What two runs must have in common if one starts from the other."""
     return options.model, options.targets, options.deep_supervision
-
-
-def _load_weights(model: keras.Model, path: Path, option: str) -> None:
-    """Loads the weights of an earlier run, of any resolution. InputError if they belong to another network."""
-    import tensorflow as tf
-
-    try:
-        if path.suffix == ".keras":
-            require_checksums(path)
-        model.load_weights(path)
-    except tf.errors.ResourceExhaustedError:
-        raise
-    except Exception as error:  # of h5py, zipfile, or Keras, for files of all kinds
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise InputError(
-            f"{option}: cannot be used for {model.name} ({reason}); give best.keras of a run of this network"
-        ) from None

@@ -55,6 +55,18 @@ def built(
     return model
 
 
+def needed(
+    name: str, shape: Sequence[int | None], outputs: int, weights: Mapping[str, np.ndarray], precision: str, **more: Any
+) -> list[str]:
+    """The paths of the weights that the registered network has without what training alone needs, such as deeper heads."""
+    import models
+
+    options = build_options(name, {path: array.shape for path, array in weights.items()})
+    with _policy(precision):
+        model = models.build(name, input_shape=tuple(shape), outputs=outputs, **options, **more)
+    return [variable.path for variable in model.weights]
+
+
 def require_same_shapes(weights: Mapping[str, np.ndarray], expected: Shapes, name: str) -> None:
     """ValueError names the first variable that is missing, unknown or of another shape."""
     for path in (*expected, *weights):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lms3d import tasks
 from lms3d.config import TrainConfig
@@ -24,8 +26,10 @@ class Opened:
     trained: TrainConfig
     content: Mapping[str, Any]
     """See `Task.unpacked`."""
-    load: partial[Any]
-    """Builds the network and loads its weights; TensorFlow must be running."""
+    weights: Mapping[str, np.ndarray]
+    """The path of each weight in the network -> the array."""
+    load: Callable[..., Any]
+    """Builds the network and loads its weights; TensorFlow must be running. `precision=` is taken in place of the run's."""
 
 
 def require_run(run_dir: Path) -> None:
@@ -53,10 +57,14 @@ def make(run_dir: Path) -> Content:
     try:
         weights = network.weights_of(model)
         options = network.build_options(trained.model, {path: array.shape for path, array in weights.items()})
-        shape = description.input_shape(trained, task_of(trained), said)
-        more = trained.network_arguments()  # what training alone needs is not packaged
-        rebuilt = network.built(trained.model, shape, len(said["outputs"]), weights, trained.precision, **more)
+        shape, outputs = description.input_shape(trained, task_of(trained), said), len(said["outputs"])
+        more = task_of(trained).network_options(said, str(run_dir))
+        training = trained.network_arguments()  # what training alone needs is not packaged
+        rebuilt = network.built(trained.model, shape, outputs, weights, trained.precision, **more, **training)
         network.require_same_layers(model, rebuilt)
+        if training:
+            needed = network.needed(trained.model, shape, outputs, weights, trained.precision, **more)
+            weights = {path: weights[path] for path in needed}
     except ValueError as error:
         raise InputError(
             f"{saved}: found a network that this version cannot build from its name, {trained.model} ({error}); expected a run of "
@@ -68,7 +76,11 @@ def make(run_dir: Path) -> Content:
 
 def open_package(path: Path) -> Opened:
     """Reads and checks a package; builds nothing yet. InputError, in one line, if the package cannot be used."""
-    content = archive.read(path)
+    return opened(archive.read(path), path)
+
+
+def opened(content: Content, path: Path) -> Opened:
+    """A checked package with this content. path: where it comes from, for messages. InputError if it cannot be used."""
     try:
         trained = description.options_from(content.model)
         said = content.model.get("meaning")
@@ -82,8 +94,9 @@ def open_package(path: Path) -> Opened:
             raise ValueError(f"found input {stated.get('input_shape')} for options that say {shape}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unusable(path, error) from None
-    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, stated.get("options"))
-    return Opened(trained=trained, content=unpacked, load=load)
+    more = task_of(trained).network_options(said, str(path))
+    load = partial(_load, path, trained, shape, len(said["outputs"]), weights, stated.get("options"), more)
+    return Opened(trained=trained, content=unpacked, weights=weights, load=load)
 
 
 def _named(content: Content) -> dict[str, Any]:
@@ -96,8 +109,9 @@ def _named(content: Content) -> dict[str, Any]:
 
 
 def _load(
-    path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], stated_options: Any
-) -> Any:
+    path: Path, trained: TrainConfig, shape: list[int], outputs: int, weights: dict[str, Any], stated_options: Any,
+    more: Mapping[str, Any], precision: str | None = None,
+) -> Any:  # fmt: skip
     """The network. InputError if the weights do not belong to its name; DoesNotFit if they alone need too much memory."""
     import tensorflow as tf
 
@@ -105,7 +119,7 @@ def _load(
         options = network.build_options(trained.model, {name: array.shape for name, array in weights.items()})
         if options != stated_options:
             raise ValueError(f"found build options {str(stated_options)[:80]}, expected {options} by its weights")
-        return network.built(trained.model, shape, outputs, weights, trained.precision)
+        return network.built(trained.model, shape, outputs, weights, precision or trained.precision, **more)
     except tf.errors.ResourceExhaustedError:
         raise inference.weights_do_not_fit(path) from None
     except (ValueError, TypeError, AttributeError) as error:

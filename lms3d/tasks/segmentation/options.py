@@ -33,6 +33,18 @@ class SegmentationConfig(VolumeConfig):
 
     # networks
 
+    preset: str | None = option(
+        None, "size of resenc: S, M (that of nnU-Net), L or XL (default: M)", choices=("S", "M", "L", "XL"),
+    )  # fmt: skip
+    """See `models.resenc`."""
+    levels: int | None = option(
+        None,
+        "levels of the network, at most (default: each axis is halved down to four voxels)",
+        type=cli.whole(2),
+        metavar="N",
+    )
+    """See `models.topology`."""
+
     summary: ClassVar[str] = "any organ, in nnU-Net's or the Decathlon's layout"
     models: ClassVar[tuple[str, ...]] = ("isensee2017", "unet3d", "resenc")
     losses: ClassVar[tuple[str, ...]] = ("dice", "dice_cross_entropy")
@@ -73,7 +85,13 @@ class SegmentationConfig(VolumeConfig):
     def at_stage(self, resolution: int, epochs: int | None) -> SegmentationConfig:
         return replace(super().at_stage(resolution, epochs), spacing=None)
 
+    def network_arguments(self) -> dict[str, Any]:
+        sizes = {"preset": self.preset, "levels": self.levels}
+        return {**super().network_arguments(), **{name: value for name, value in sizes.items() if value is not None}}
+
     def check(self, given: Mapping[str, Any]) -> None:
+        if self.preset is not None and self.model != "resenc":
+            raise InputError(f"--preset {self.preset}: is for --model resenc; leave it out, or take that model")
         if self.own_shapes and self.patch is None:
             raise InputError(
                 f"--spacing {self.spacing}: every case then has a shape of its own; add --box XxYxZ, which gives all one shape, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,8 @@ class Segmentation(Task):
 
     def network(self, options: SegmentationConfig, material: VolumeMaterial | None) -> keras.Model:
         import models
-        from lms3d.tasks.brats.task import _load_weights
         from lms3d.tasks.segmentation.facts import facts
+        from lms3d.tasks.volumes import starting
 
         known = facts(options, material)
         targets, shape = known.description.targets, (*options.sample_shape(), len(known.description.channels))
@@ -58,9 +58,7 @@ class Segmentation(Task):
             )  # fmt: skip
         except ValueError as error:
             raise InputError(f"--model {options.model}: {error}; choose other sides") from None
-        for option, path in (("--start-from", options.start_from), ("--weights", options.weights)):
-            if path is not None:
-                _load_weights(model, path / "best.keras" if option == "--start-from" else path, f"{option} {path}")
+        starting.start(model, options)
         return model
 
     def loss(self, options: SegmentationConfig, material: VolumeMaterial | None) -> Any:
@@ -106,6 +104,27 @@ class Segmentation(Task):
                 f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {best['val_dice']:.3f} in the mean"
             )
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
+
+    def packaged(self, run_dir: Path, options: SegmentationConfig, content: Mapping[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
+        return said
+
+    def unpacked(self, said: Mapping[str, Any], options: SegmentationConfig, where: str) -> dict[str, Any]:
+        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
+        return content
+
+    def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
+        built: dict[str, Any] = self._beside("package").network_options(said, where)
+        return built
+
+    def recognises(self, path: Path) -> bool:
+        from lms3d.tasks.volumes import label_maps
+
+        return label_maps.task_in(path) == self.options.task
+
+    def knows(self, truth: Path) -> bool:
+        known: bool = self._beside("evaluate").knows(truth)
+        return known
 
 
 TASK = Segmentation()

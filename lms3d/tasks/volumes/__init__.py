@@ -1,1 +1,1 @@
-"""What the tasks on volumes share: options, and the material that is learnt from."""
+"""What the tasks on volumes share: options, the material that is learnt from, and label maps and their scores."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data import pseudonyms
-from data.volumes import normalise, patches
+from data.volumes.planes import image_planes
 from lms3d.console import say
 from lms3d.errors import DoesNotFit
 from lms3d.scoring.figures import slices
 from lms3d.tasks import inference
+from lms3d.tasks.streaming.segment import probabilities
+from lms3d.tasks.streaming.volumes import whole
 from lms3d.tasks.volumes.material import VolumeMaterial
 from lms3d.tasks.volumes.options import VolumeConfig
 from lms3d.training.callbacks import best_weights
@@ -55,14 +57,10 @@ def _segmented(
 ) -> np.ndarray:
     """The labels (A, B, C) that the best weights predict for a case."""
     best_weights.put_back(run_dir, model)
-    channels = len(material.targets.names)
+    patch, cache = material.shown.patch, material.cache
     with inference.rewriter(options, wanted=None, limit_bytes=options.memory_limit) as lms:
-        predict = inference.predictor(model, options.sample_shape(), lms=lms)
-        image = normalise.image(material.normalisation, material.cache, case_id)
-        patch = material.shown.patch
-        found = (
-            patches.sliding_window(lambda part: predict(part)[..., :channels], image, patch)
-            if patch
-            else predict(image)
-        )
-        return material.targets.from_channels(found[..., :channels])
+        network = (inference.predictor if patch else inference.streamer)(model, options.sample_shape(), lms=lms)
+        read, outputs = image_planes(material.normalisation, cache, case_id), len(material.targets.names)
+        shape = cache.shape_of(case_id)
+        with probabilities(network, read, shape, channels=outputs, patch=patch, scratch=run_dir) as found:
+            return whole(found, material.targets.from_channels)

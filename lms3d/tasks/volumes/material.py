@@ -87,7 +87,7 @@ def shortened(names: Iterable[str]) -> str:
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
     """Says for how many of these cases the box holds only a part of the foreground, which is a brain."""
     if not volumes.preprocessing.stretched and (cut := volumes.cut_off(ids)):
-        say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
+        say(f"note: {len(cut)} of {len(ids)} cases do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
 def presentation(options: VolumeConfig, *, evenly: bool = False) -> Presentation:
@@ -152,6 +152,11 @@ def _start(options: VolumeConfig) -> Start | None:
             return None
     elif options.start_from is not None:
         option, path = f"--start-from {options.start_from}", options.start_from / "split.json"
+        if options.start_from.is_file():
+            say(
+                f"note: {option}: a package does not say whom its weights have seen; patients of its training may validate here"
+            )
+            return None
         if not path.is_file():
             raise InputError(
                 f"{option}: found no split.json there; expected the folder of a run, which says whom its weights have seen; "

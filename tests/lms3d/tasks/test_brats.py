@@ -10,9 +10,9 @@ from data.brats.definition import define
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
-from lms3d.tasks.brats import material, predict, task
+from lms3d.tasks.brats import material, task
 from lms3d.tasks.brats.options import BratsConfig
-from lms3d.tasks.volumes import figures
+from lms3d.tasks.volumes import figures, predict
 from lms3d.tasks.volumes.material import divided
 from lms3d.training.session import Training
 from tests.data.small_data import random_case, save, write_case

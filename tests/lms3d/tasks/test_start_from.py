@@ -5,6 +5,8 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
 
 import models
@@ -17,7 +19,8 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats import task
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.brats.task import TASK
-from lms3d.tasks.volumes import material
+from lms3d.tasks.packages import archive, package
+from lms3d.tasks.volumes import material, starting
 from tests.data.small_data import LATE, random_case, write_case
 
 SMALL = {"resolution": 16, "model": "unet3d", "targets": "labels"}
@@ -38,6 +41,39 @@ def test_other_names_are_told(tmp_path, capsys):
     begun(tmp_path, "brats2020")
     TASK.network(BratsConfig(labels="brats2023", start_from=tmp_path, **SMALL), None)
     assert "what it learnt as NCR, ED, ET is NETC, SNFH, ET here" in capsys.readouterr().out
+
+
+def other(**more):
+    """A network for another number of channels and labels than `begun` has."""
+    return models.build("unet3d", input_shape=(16, 16, 16, 2), outputs=6, activation="softmax", **more)
+
+
+@pytest.mark.parametrize("packaged", [False, True])
+def test_what_fits_another_number_of_channels_and_labels_is_kept(tmp_path, capsys, packaged):
+    begun(tmp_path, "brats2020")
+    earlier = {v.path: v.numpy() for v in keras.models.load_model(tmp_path / "best.keras").weights}
+    path = tmp_path
+    if packaged:
+        content = json.loads((tmp_path / "config.json").read_text())
+        content["normalisation"] = {"kind": "case", "inside_brain": True}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        path = tmp_path / "p.lms3d"
+        archive.write(package.make(tmp_path), path)
+    network = other()
+    starting.take_fitting(network, path)
+    says = capsys.readouterr().out
+    assert "40 weights fit" in says
+    assert "3 start anew: encoder0_a_conv/kernel, head_conv/kernel, head_conv/bias" in says
+    kept = {
+        v.path: np.array_equal(v.numpy(), earlier[v.path]) for v in network.weights if v.shape == earlier[v.path].shape
+    }
+    assert all(kept.values())
+
+
+def test_a_network_of_other_names_is_refused(tmp_path):
+    models.build("resenc", input_shape=(16, 16, 16, 4), filters=(2, 2), blocks=(1, 1)).save(tmp_path / "best.keras")
+    with pytest.raises(InputError, match="found no weight that fits unet3d, such as encoder0_a_conv/kernel"):
+        starting.take_fitting(other(filters=(3, 3)), tmp_path)
 
 
 def test_other_modalities_are_told(tmp_path, capsys):

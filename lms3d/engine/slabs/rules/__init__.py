@@ -17,6 +17,7 @@ from lms3d.engine.slabs.rules import (  # noqa: F401 -- each adds its rules
     resize,
     shapes,
     slices,
+    streams,
 )
 from lms3d.engine.slabs.rules.registry import RULES
 

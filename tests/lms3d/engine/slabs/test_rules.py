@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lms3d.engine.slabs.rules import RULES
-from tests.lms3d.engine.slabs import array_cases, number_cases, test_random, window_cases
+from tests.lms3d.engine.slabs import array_cases, number_cases, test_random, test_streams, window_cases
 from tests.lms3d.engine.slabs.cases import Case, check
 
 CASES = [*window_cases.CASES, *array_cases.CASES, *number_cases.CASES]
@@ -34,7 +34,7 @@ def test_a_rule_equals_its_op_for_many_settings(case: Case, data: st.DataObject)
 
 def test_every_rule_has_a_case() -> None:
     with_cases = {kind for case in CASES for kind in case.types}
-    assert set(RULES.names) - with_cases - set(test_random.TYPES) == {
+    assert set(RULES.names) - with_cases - {*test_random.TYPES, *test_streams.TYPES} == {
         "FusedBatchNormV3",
         "FusedBatchNormGradV3",
     }  # test_normalisation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from nibabel.affines import voxel_sizes
+from scipy import ndimage
 
 from data.volumes import frame
 from data.volumes.case import Case, load_truth
@@ -22,10 +23,11 @@ from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
 from lms3d.scoring.components import around, margins
 from lms3d.scoring.pair import CasePair, sizes_mm
-from lms3d.scoring.rules import RULES, Rules
-from lms3d.tasks.brats import codings, label_maps, plain_maps
+from lms3d.scoring.rules import Rules
+from lms3d.tasks.volumes import codings, label_maps, plain_maps
 
 Row = dict[str, Any]
+_CEILING_BYTES = 2**31  # the channels of the truth on the grid of the files, for ceilings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Source:
     geometry: Geometry | None = None
     """The place of the network's grid; None for a plain folder, whose maps are on the grid of the files alone."""
     shape: Shape | None = None
-    """The shape of the network's grid."""
+    """The shape of the network's grid; None if each case has its own."""
     targets: str = "labels"
     """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
 
@@ -54,7 +56,7 @@ class Job:
     case: Case
     schema: LabelSchema
     """The schema of the truth. Not its name: a worker may not know the schema of a user."""
-    rules: str
+    rules: Rules
     sources: tuple[Source, ...]
     geometry: Geometry | None
     """The geometry of the images and of the grid in which all are compared; None if all folders are plain."""
@@ -71,7 +73,7 @@ class _Truth:
     """The truth of a case in every space, and the ceilings of resolutions. Each is worked out once."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.rules, self.schema = job, RULES[job.rules], job.schema
+        self.job, self.rules, self.schema = job, job.rules, job.schema
         assert job.case.truth is not None  # a job is made of cases with a truth alone
         grid = job.geometry
         self.affine = np.array(grid.affine) if grid else plain_maps.affine_of(job.case.truth)
@@ -89,15 +91,16 @@ class _Truth:
             yield from _missing(source.label, self.job.case.id, self._shown, self.rules)
             return
         for space, found in self._found(source):
-            ceiling = self.ceiling(source, space) if source.geometry is not None else {}
+            ceiling = self.ceiling(source, space) if self._has_ceiling(source) else {}
             for row in self._rows(source, space, found, source.coding):
                 yield row | ceiling.get(row["region"], {})
 
     def _rows(self, source: Source, space: str, labels: np.ndarray, coding: LabelSchema) -> list[Row]:
         """The rows of a label map in `space`."""
         truth = self.labels if space == "native" else self.small
-        pair = _pair(labels, coding, truth, self.schema, self.rules, self.spacing_mm)
-        return scores.score(pair, predictions=source.label, case=self.job.case.id, space=space)
+        pairs = _pairs(labels, coding, truth, self.schema, self.rules, self.spacing_mm)
+        named = {"predictions": source.label, "case": self.job.case.id, "space": space}
+        return [row for pair in pairs for row in scores.score(pair, **named)]
 
     def _found(self, source: Source) -> Iterator[tuple[str, np.ndarray]]:
         """(space, predicted label map), for each space that the source has."""
@@ -119,6 +122,13 @@ class _Truth:
         assert self.job.geometry is not None
         assert self.job.grid is not None
         return resize(self.job.geometry.box.crop(self.labels), self.job.grid, "nearest")
+
+    def _has_ceiling(self, source: Source) -> bool:
+        """Whether the prediction comes from a grid that all cases share, and its channels fit into memory on that of the files."""
+        if source.geometry is None or source.shape is None:
+            return False
+        channels = len(targets_of(source.targets, source.coding).names)
+        return channels * self.labels.size * np.dtype(np.float32).itemsize <= _CEILING_BYTES
 
     def ceiling(self, source: Source, space: str) -> dict[str, dict[str, float]]:
         """Region -> the scores of the truth itself, once it has been resized to the network's grid and back as predictions are."""
@@ -161,16 +171,48 @@ def own_labels(path: Path, geometry: Geometry) -> np.ndarray:
     return labels
 
 
-def _pair(
+def _pairs(
     found: np.ndarray, coding: LabelSchema, truth: np.ndarray, schema: LabelSchema, rules: Rules,
     spacing_mm: tuple[float, ...],
+) -> Iterator[CasePair]:  # fmt: skip
+    """Both label maps as masks. If rules match no lesions, regions do not depend on each other: each has a pair of its own, cut to
+    the box that holds it, so that a hundred organs take little more time than one. Voxels of the ignore label count as background.
+    """
+    if schema.ignore is not None:
+        found, truth = (np.where(truth == schema.ignore, np.uint8(0), labels) for labels in (found, truth))
+    if rules.matching != "none":
+        box = around((found > 0) | (truth > 0), margins(rules, spacing_mm))  # most of a head is background
+        yield _pair(found[box], coding, truth[box], schema, rules, rules.needed, spacing_mm, truth.shape)
+        return
+    boxes = [ndimage.find_objects(labels) for labels in (found, truth)]
+    for region in codings.regions_of(schema, rules.regions):
+        values = [codings.values_of(coding, region) or (), codings.values_of(schema, region) or ()]
+        box = _joined([one for known, of in zip(boxes, values, strict=True) for one in _of_values(known, of)])
+        yield _pair(found[box], coding, truth[box], schema, rules, (region,), spacing_mm, truth.shape)
+
+
+def _of_values(boxes: Sequence[tuple[slice, ...] | None], values: Sequence[int]) -> list[tuple[slice, ...]]:
+    """The boxes of these label values, of which value 1 has the first."""
+    found = [boxes[value - 1] for value in values if 0 < value <= len(boxes)]
+    return [box for box in found if box is not None]
+
+
+def _joined(boxes: Sequence[tuple[slice, ...]]) -> tuple[slice, ...]:
+    """The smallest box around several; one voxel, if there are none."""
+    if not boxes:
+        return (slice(0, 1),) * 3
+    return tuple(
+        slice(min(one.start for one in along), max(one.stop for one in along)) for along in zip(*boxes, strict=True)
+    )
+
+
+def _pair(
+    found: np.ndarray, coding: LabelSchema, truth: np.ndarray, schema: LabelSchema, rules: Rules, regions: tuple[str, ...],
+    spacing_mm: tuple[float, ...], grid: Sequence[int],
 ) -> CasePair:  # fmt: skip
-    """Both label maps as masks, cut to the box that holds their labels: most of a head is background."""
-    box = around((found > 0) | (truth > 0), margins(rules, spacing_mm))
-    return CasePair(
-        codings.masks_of(found[box], coding, rules.needed), codings.masks_of(truth[box], schema, rules.needed),
-        spacing_mm=spacing_mm, rules=rules, grid=truth.shape,
-    )  # fmt: skip
+    """Some regions of parts of two label maps. grid: the shape of the whole maps."""
+    masks = (codings.masks_of(labels, of, regions) for labels, of in ((found, coding), (truth, schema)))
+    return CasePair(*masks, spacing_mm=spacing_mm, rules=rules, grid=grid)
 
 
 def _missing(label: str, case: str, truth_ml: dict[str, float], rules: Rules) -> Iterator[Row]:

@@ -2,12 +2,12 @@
 
 native/<case>.nii.gz     label map on the grid of the case's files, with the header of the first
 cube/<case>.nii.gz       label map on the cube of the network, uint8; its affine puts it over the same brain
+uncertainty/<case>.nii.gz  with --uncertainty: the entropy of the probabilities in nats, float32, on the grid of the files
 predictions.json         the origin of the maps; it is written last: a folder without it is unfinished
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,16 +17,22 @@ import numpy as np
 
 from data import pseudonyms
 from data.brats import definition
+from data.brats.schema import schema_named
 from data.errors import DataError
+from data.segmentation.description import Description
 from data.volumes import targets, volume
 from data.volumes.case import nearness
 from data.volumes.geometry import Geometry
-from data.volumes.header import nifti_image, read_header
+from data.volumes.header import raw_header, read_header
+from data.volumes.labels import LabelSchema
 from lms3d.common import json_values
 from lms3d.errors import InputError
-from lms3d.files import replacing, write_json
+from lms3d.files import write_json
+from lms3d.tasks.streaming import nifti
+from lms3d.tasks.streaming.volumes import Array
 
 INDEX = "predictions.json"
+BRATS = "brats"  # the only task of earlier versions
 _FREE_TEXT = ("data_type", "db_name", "intent_name", "descrip", "aux_file")
 """The fields of a header for free text: programs have written names and dates of birth there."""
 
@@ -40,9 +46,11 @@ class Predictions:
     """A short name for tables and figures: the name of the run."""
     run: str
     """The run directory that made them."""
+    task: str = BRATS
+    """The task that the network has learnt."""
     model: str
-    shape: tuple[int, int, int]
-    """The shape of the network's grid."""
+    shape: tuple[int, int, int] | None
+    """The shape of the network's grid; None if each case has its own."""
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
@@ -54,7 +62,8 @@ class Predictions:
     schema: str
     """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `data.brats.definition` describes it; empty if an earlier version wrote the file."""
+    """That schema, as `data.brats.definition` or `data.segmentation.description` has it; empty if an earlier version wrote the
+    file."""
     targets: str = "labels"
     """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
     schema_of_data: str = ""
@@ -70,10 +79,18 @@ class Predictions:
     def cube(self, case: str) -> Path:
         return self.directory / "cube" / f"{case}.nii.gz"
 
+    def uncertainty(self, case: str) -> Path:
+        return self.directory / "uncertainty" / f"{case}.nii.gz"
+
     @property
     def schema_of_truth(self) -> str:
         """The name of the label schema with which the data set was read."""
         return self.schema_of_data or self.schema
+
+    @property
+    def coding(self) -> LabelSchema:
+        """The label schema of the maps."""
+        return coding(self.task, self.schema, self.meaning, str(self.directory / INDEX))
 
     def save(self) -> None:
         """Writes predictions.json, without the folder: that may be moved."""
@@ -124,7 +141,8 @@ def _read(directory: Path) -> Predictions:
             if Path(case).name != case:
                 raise ValueError(f"found case {case!r}, which names no file")
             Geometry.from_json(geometry)
-        if values.get("meaning") and definition.restored(values["meaning"], where="meaning").name != values["schema"]:
+        meaning = values.get("meaning")
+        if meaning and coding(values.get("task", BRATS), "", meaning, "meaning").name != values["schema"]:
             raise ValueError(f"found the meaning of other labels than {values['schema']!r}")
         if values.get("targets", "labels") not in targets.KINDS:
             raise ValueError(f"found targets {values['targets']!r}; expected {' or '.join(targets.KINDS)}")
@@ -136,57 +154,88 @@ def _read(directory: Path) -> Predictions:
         ) from None
 
 
+def coding(task: str, name: str, meaning: Mapping[str, Any], where: str) -> LabelSchema:
+    """The label schema that `meaning` describes; one of BraTS by its name, if there is no meaning. DataError if there is none."""
+    if task != BRATS:
+        return Description.from_json(meaning, where=where).schema
+    return definition.restored(meaning, where=where) if meaning else schema_named(name)
+
+
+def task_in(path: Path) -> str | None:
+    """The task of the predictions in `path`, or of the run that is there; None if there is neither."""
+    folder = folder_in(path)
+    file = path / "config.json" if folder is None else folder / INDEX
+    try:
+        values = json_values.parse(file.read_text(encoding="utf-8"))
+        return str((values if folder else values["options"]).get("task", BRATS))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None if folder is None else BRATS  # `load` says what is wrong with it
+
+
 def _as_now(values: dict[str, Any]) -> dict[str, Any]:
     """What an earlier version wrote, with today's keys."""
     if "resolution" in values:
         values["shape"], values["stretched"] = (values.pop("resolution"),) * 3, True
         values["tta"] = "all" if values["tta"] else None
-    return {**values, "shape": tuple(values["shape"])}
+    return {**values, "shape": tuple(values["shape"]) if values["shape"] is not None else None}
 
 
 def write_labels(labels: np.ndarray, affine: np.ndarray, path: Path) -> None:
     """Writes a label map (X, Y, Z) as a compressed NIfTI file of uint8, in millimetres."""
-    import nibabel as nib
-
-    image = nib.Nifti1Image(labels.astype(np.uint8), affine)
-    image.header.set_xyzt_units("mm")
-    with replacing(path) as partial:
-        partial.write_bytes(gzip.compress(image.to_bytes(), compresslevel=6, mtime=0))  # the same bytes every time
+    _write(labels, header_at(affine, labels.shape), path)
 
 
 def write_like(labels: np.ndarray, image: Path, path: Path) -> None:
-    """Writes a label map (X, Y, Z) as a compressed NIfTI file with the header of `image`.
+    """Writes a label map (X, Y, Z) as a compressed NIfTI file with the header of `image`: see `header_like`."""
+    _write(labels, header_like(image, labels.shape), path)
 
-    The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is that
-    of the image, too, or uint8 if that is a floating-point type: labels are whole numbers.
+
+def _write(labels: np.ndarray, header: Any, path: Path) -> None:
+    nifti.write(Array(labels[..., np.newaxis]), path, header, lambda planes: planes[..., 0])
+
+
+def header_at(affine: np.ndarray, shape: Sequence[int]) -> Any:
+    """The header of a NIfTI file of uint8 on this grid, in millimetres."""
+    image = _without_voxels(shape, np.uint8, affine, None)
+    image.header.set_xyzt_units("mm")
+    return image.header
+
+
+def header_like(image: Path, shape: Sequence[int], *, kind: Any = None) -> Any:
+    """The header of `image`, for a file on its grid. InputError if that has another shape.
+
+    The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is
+    `kind`, or else that of the image, or uint8 if that is a floating-point type: labels are whole numbers.
     """
     import nibabel as nib
 
-    like: Any = nifti_image(image)
-    said = read_header(image)
-    if labels.shape != like.shape[:3]:
-        raise InputError(
-            f"{image}: found shape {like.shape[:3]}; expected {labels.shape} as was predicted; predict again"
-        )
-    header = nib.Nifti1Header.from_header(like.header, check=False)
+    like, said = raw_header(image), read_header(image)
+    found = tuple(int(size) for size in like.get_data_shape()[:3])
+    if tuple(shape) != found:
+        raise InputError(f"{image}: found shape {found}; expected {tuple(shape)} as was predicted; predict again")
+    header = nib.Nifti1Header.from_header(like, check=False)
     header.extensions.clear()  # DICOM headers may stand there, with names
     for text in _FREE_TEXT:
         header[text] = b""
     stored = like.get_data_dtype()
-    stored = stored if stored.kind in "iu" else np.dtype(np.uint8)
+    stored = np.dtype(kind) if kind is not None else stored if stored.kind in "iu" else np.dtype(np.uint8)
     header.set_data_dtype(stored)
-    header.set_data_shape(labels.shape)
-    header.set_slope_inter(1, 0)
     header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
     if said.qform_code and said.qform is None:
         header["quatern_b"], header["quatern_c"], header["quatern_d"] = 0, 0, 0
-    written = nib.Nifti1Image(labels.astype(stored), like.affine, header)
+    written = _without_voxels(shape, stored, like.get_best_affine(), header)
     # Nifti1Image sets codes of its own.
     written.set_qform(said.qform, 0 if said.qform is None else said.qform_code)
     matrix, code = like.get_sform(coded=True)
     written.set_sform(matrix, int(code))
-    with replacing(path) as partial:
-        partial.write_bytes(gzip.compress(written.to_bytes(), compresslevel=6, mtime=0))
+    return written.header
+
+
+def _without_voxels(shape: Sequence[int], kind: Any, affine: np.ndarray, header: Any) -> Any:
+    """nibabel's image of zeros, which take no memory."""
+    import nibabel as nib
+
+    return nib.Nifti1Image(np.broadcast_to(np.zeros((), kind), tuple(shape)), affine, header)
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.brats.schema import CHANNELS
 from data.errors import DataError
 from data.volumes.case import load_images, load_truth
 from lms3d import files
@@ -20,11 +19,9 @@ from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.figures import box_plot, mosaic, paired
 from lms3d.scoring.page import Section
-from lms3d.tasks.brats import codings, inputs, job, plain_maps
-from lms3d.tasks.brats.inputs import Plan
+from lms3d.tasks.volumes import codings, inputs, job, plain_maps
+from lms3d.tasks.volumes.inputs import Plan
 
-MODALITY = "flair"
-_DRAWN = ("WT", "TC", "ET")
 _TABLES = ("scores", "summary", "metrics", "strata", "comparison")
 
 
@@ -196,7 +193,7 @@ def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int 
         tiles = _worst(report.found, plan, worst)
         if tiles:
             heading = f"The {len(tiles)} worst of {report.found['case'].nunique()} cases"
-            written.append(mosaic.draw(tiles, output / "worst.png", title=heading, modality=MODALITY.upper()))
+            written.append(mosaic.draw(tiles, output / "worst.png", title=heading, modality=plan.channel.upper()))
     return [report.page(output, written), *written]
 
 
@@ -231,15 +228,16 @@ def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
 
 def _tile(one: job.Job, source: job.Source, plan: Plan, title: str) -> mosaic.Tile:
     images, affine = load_images(one.case)
-    image = np.ascontiguousarray(images[..., CHANNELS.index(MODALITY)])
+    image = np.ascontiguousarray(images[..., one.case.channels.index(plan.channel)])
     truth = load_truth(one.case, plan.schema, image.shape, affine)
     assert truth is not None  # a job has one
     assert source.native is not None
     found = plain_maps.read(source.native, source.coding, image.shape, affine, like="the images")
     masks, predicted = (
-        codings.masks_of(labels, schema, _DRAWN) for labels, schema in ((truth, plan.schema), (found, source.coding))
+        codings.masks_of(labels, schema, plan.drawn)
+        for labels, schema in ((truth, plan.schema), (found, source.coding))
     )
-    both = [region for region in _DRAWN if region in masks and region in predicted]
+    both = [region for region in plan.drawn if region in masks and region in predicted]
     return mosaic.Tile(
         image=image, truth={region: masks[region] for region in both}, prediction={region: predicted[region] for region in both},
         title=title,

@@ -1,0 +1,89 @@
+"""Scores label maps by a plan; makes tables, figures and one page: `python -m lms3d.evaluate` for volumes of any task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from data.workers import worker_count
+from lms3d.console import Report as Progress
+from lms3d.console import progress
+from lms3d.errors import InputError
+from lms3d.scoring import scores
+from lms3d.scoring.rules import described
+from lms3d.scoring.tables import printable
+from lms3d.tasks.claimed_folder import claimed
+from lms3d.tasks.task import EvaluateRequest, Evaluation
+from lms3d.tasks.volumes import inputs, job, report
+from lms3d.tasks.volumes.inputs import Folder, Plan
+from lms3d.tasks.volumes.report import Report
+
+_FEW = 12
+"""The number of cases that one process scores before others have started."""
+_MARGIN, _WORST = 0.01, 6  # if the user names none
+
+
+def folders_of(request: EvaluateRequest) -> list[Folder]:
+    """All predictions of a request: those without a group, then those of each group."""
+    return inputs.load_all([*request.predictions, *(path for _, group in request.groups for path in group)])
+
+
+def evaluate(
+    request: EvaluateRequest, folders: Sequence[Folder], plan_of: Callable[[EvaluateRequest, Sequence[Folder]], Plan]
+) -> Evaluation:
+    """Scores the cases that all folders have; writes all files, and removes those that an earlier call has left there."""
+    with claimed(request.output or _output_of(folders), "--output") as output:
+        plan = plan_of(request, folders)
+        with progress() as bar:
+            found = score(plan, progress=bar)
+        note = described(plan.rules, chosen=request.scoring is not None)
+        made = Report(
+            found=found, groups=_groups(request, folders), rules=plan.rules.name,
+            margin=_MARGIN if request.margin is None else request.margin,
+            note=" ".join([note, *(f"{note}." for note in plan.notes)]),
+        )  # fmt: skip
+        written = report.write(made, output, plan=plan, worst=_WORST if request.worst is None else request.worst)
+        report.remove_others(output, written)
+        return Evaluation(table=scores.to_markdown(made.summary, made.note), written=written)
+
+
+def _groups(request: EvaluateRequest, folders: Sequence[Folder]) -> dict[str, list[str]]:
+    """Name of a group -> labels of its predictions, which follow those of predictions without a group."""
+    labels = iter([one.label for one in folders[len(request.predictions) :]])
+    alone = {one.label for one in folders[: len(request.predictions)]}
+    groups: dict[str, list[str]] = {}
+    for name, paths in ((printable(name), paths) for name, paths in request.groups):
+        if name in groups or name in alone:
+            raise InputError(f"--group {name}: found the name twice; expected one for each group; choose another")
+        groups[name] = [next(labels) for _ in paths]
+    return groups
+
+
+def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:
+    """The rows of all jobs, in the order of the predictions, then of the cases."""
+    rows: list[job.Row] = []
+    progress(0, len(plan.jobs), "scoring")
+    for done, of_case in enumerate(_in_parallel(plan.jobs), start=1):
+        rows += [{**row, "case": inputs.shown(row["case"])} for row in of_case]
+        progress(done, len(plan.jobs), "scoring")
+    return scores.frame(sorted(rows, key=lambda row: plan.labels.index(row["predictions"])))
+
+
+def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
+    """The results of `job.score_case`, in the order of the jobs; many jobs run on all cores."""
+    workers = worker_count(len(jobs), None)
+    if workers == 1 or len(jobs) <= _FEW:
+        return map(job.score_case, jobs)
+    from joblib import Parallel, delayed  # type: ignore[import-untyped]
+
+    # Not data.workers.run_all: it returns nothing. joblib's processes are not forked either.
+    found: Iterable[list[job.Row]] = Parallel(n_jobs=workers, return_as="generator")(
+        delayed(job.score_case)(one) for one in jobs
+    )
+    return found
+
+
+def _output_of(folders: Sequence[Folder]) -> Path:
+    return folders[0].directory / "evaluation" if len(folders) == 1 else Path("evaluation")

@@ -1,0 +1,185 @@
+"""From the folders that `lms3d.evaluate` is given to a plan: which cases are scored, and a job for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data import pseudonyms
+from data.volumes.case import Case
+from data.volumes.geometry import Geometry, Shape
+from data.volumes.labels import LabelSchema
+from data.words import counted
+from lms3d.errors import InputError, say
+from lms3d.scoring import tables
+from lms3d.scoring.rules import Rules
+from lms3d.tasks.volumes import label_maps, plain_folders
+from lms3d.tasks.volumes.job import Job, Source
+from lms3d.tasks.volumes.label_maps import Predictions
+from lms3d.tasks.volumes.material import shortened
+from lms3d.tasks.volumes.plain_folders import PlainFolder
+
+Folder = Predictions | PlainFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """The data set that predictions are compared with."""
+
+    root: str
+    """Its folder."""
+    cases: Mapping[str, Case]
+    """Case id -> the case, for those that have a true label map."""
+    schema: LabelSchema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The cases to score, and how."""
+
+    rules: Rules
+    schema: LabelSchema
+    """The schema of the truth."""
+    jobs: tuple[Job, ...]
+    labels: tuple[str, ...]
+    """The labels of the predictions, in the order in which these were given."""
+    channel: str
+    """The channel of the images that pictures of the worst cases show."""
+    drawn: tuple[str, ...]
+    """The regions that they outline."""
+    notes: tuple[str, ...] = ()
+    """How the rules were guessed, and which of their regions the labels of the truth or of a prediction lack: a sentence each."""
+
+
+def load_all(paths: Sequence[Path]) -> list[Folder]:
+    """Run directories, predictions folders and plain folders, with labels that tell them apart."""
+    found = [_load(path) for path in paths]
+    labels = [one.label for one in found]
+    if len(set(labels)) < len(labels):  # the same run twice, with and without --tta for example: use the folders
+        labels = [str(path) for path in paths]
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise InputError(f"PREDICTIONS: found {twice} twice; expected different folders; name each once")
+    return [replace(one, label=tables.printable(label)) for one, label in zip(found, labels, strict=True)]
+
+
+def shown(case: str) -> str:
+    """The name of a case in tables and figures."""
+    return tables.printable(pseudonyms.of(case))
+
+
+def _load(path: Path) -> Folder:
+    is_ours = label_maps.folder_in(path) is not None or (path / "config.json").is_file()
+    plain = plain_folders.load(path) if path.is_dir() and not is_ours else None
+    return plain or label_maps.load(path)
+
+
+def plan(
+    folders: Sequence[Folder], truth: Truth, codings: Sequence[LabelSchema], rules: Rules, *, channel: str, drawn: Sequence[str],
+    notes: Sequence[str] = (),
+) -> Plan:  # fmt: skip
+    """A job for every case that all `folders` have predicted and that has a truth.
+
+    codings: the schema of each folder's label maps. channel, drawn, notes: see `Plan`. Cube space is the finest grid of `folders`,
+    if all grids cover the same part of the volume (all cubes do; boxes do if they are equal); predictions on a coarser grid are
+    resized to it, nearest neighbour. Otherwise there is native space alone.
+    """
+    found = [cases_of(one, truth.cases) for one in folders]
+    scored = _scored(folders, found, truth.cases, truth.root, rules)
+    grid = _common_grid(folders)
+    parts = list(zip(folders, found, codings, strict=True))
+    first = next((one for one in folders if isinstance(one, Predictions)), None)
+    jobs = []
+    for case in scored:
+        sources = tuple(_source(*part, case, grid) for part in parts)
+        geometry = Geometry.from_json(first.cases[case]) if first is not None and case in first.cases else None
+        jobs.append(Job(
+            case=truth.cases[case], schema=truth.schema, rules=rules, sources=sources, geometry=geometry, grid=grid,
+        ))  # fmt: skip
+    notes = [note for note in notes if note]
+    for note in notes:
+        say(f"note: {note}")
+    return Plan(
+        rules=rules, schema=truth.schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders),
+        channel=channel, drawn=tuple(drawn), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def label_maps_alone(root: str) -> dict[str, Case]:
+    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file."""
+    path = Path(root).expanduser()
+    found = plain_folders.load(path) if path.is_dir() else None
+    names = {one: one.name.split(".nii")[0] for one in (found.files if found else ())}
+    ids = {name.removesuffix("_seg").removesuffix("-seg"): one for one, name in names.items()}
+    return {case: Case(id=case, images={}, truth=file) for case, file in ids.items()}
+
+
+def cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
+    """Case -> its label map on the grid of the files."""
+    if isinstance(folder, PlainFolder):
+        found = folder.matched(cases)
+        if not found:
+            raise InputError(
+                f"{folder.files[0]}: found a name with none of {len(cases)} cases in it ({min(cases, default='no truth')}, "
+                "...); expected <case>.nii.gz; name the data set that they belong to with --truth"
+            )
+        return found
+    return {case: folder.native(case) for case in folder.cases}
+
+
+def _scored(
+    folders: Sequence[Folder], found: Sequence[Mapping[str, Path]], cases: Mapping[str, Case], root: str, rules: Rules
+) -> list[str]:
+    """The cases to score, sorted. Messages say which cases are left out or missing."""
+    shared = set.intersection(*(set(one) for one in found))
+    if not shared:
+        raise InputError(
+            f"PREDICTIONS: found no case that is in all of {', '.join(one.label for one in folders)}; expected the "
+            "same cases in each; predict with the same --data and split"
+        )
+    plain = all(isinstance(one, PlainFolder) for one in folders)
+    if plain and rules.missing_case == "penalised":
+        _tell_missing(cases, shared, f"scored 0 and {rules.penalty_mm} mm, as {rules.name} says")
+        return sorted(cases)
+    scored = sorted(shared & set(cases))
+    if not scored:
+        raise InputError(
+            f"{root}: found no label map for any of {len(shared)} predicted cases ({min(shared)}, ...); expected the "
+            "data set that they belong to; name it with --truth"
+        )
+    if plain:
+        _tell_missing(cases, shared, "left out")
+    if left_out := set.union(*(set(one) for one in found)) - set(scored):
+        number = counted(len(left_out), "predicted case is", "predicted cases are")
+        say(f"note: {number} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
+    if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
+        number = counted(len(unusable), "case")
+        say(f"note: {number} could not be predicted, because of files that cannot be used: {shortened(unusable)}")
+    return scored
+
+
+def _tell_missing(cases: Mapping[str, Case], shared: set[str], fate: str) -> None:
+    missing = sorted(set(cases) - shared)
+    if missing:
+        alone = len(missing) == 1
+        verb = "has no prediction and is" if alone else "have no prediction and are"
+        say(f"note: {counted(len(missing), 'case')} of the truth {verb} {fate}: {shortened(missing)}")
+
+
+def _common_grid(folders: Sequence[Folder]) -> Shape | None:
+    """The finest of the networks' grids; None unless all of them cover the same part of the head."""
+    ours = [one for one in folders if isinstance(one, Predictions)]
+    if len(ours) < len(folders) or len({(one.stretched, one.stretched or one.shape) for one in ours}) > 1:
+        return None
+    return max((one.shape for one in ours if one.shape is not None), key=math.prod, default=None)
+
+
+def _source(folder: Folder, found: Mapping[str, Path], coding: LabelSchema, case: str, grid: Shape | None) -> Source:
+    if isinstance(folder, PlainFolder):
+        return Source(label=folder.label, coding=coding, native=found.get(case))
+    return Source(
+        label=folder.label, coding=coding, native=found[case], cube=folder.cube(case) if grid else None,
+        geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape, targets=folder.targets,
+    )  # fmt: skip
