@@ -23,7 +23,8 @@ def write(image: sitk.Image, folder: Path, number: int) -> None:
         part = image[:, :, i]
         position = "\\".join(f"{x:g}" for x in image.TransformIndexToPhysicalPoint((0, 0, i)))
         own = {"0020|0032": position, "0020|0013": str(i + 1), "0008|0018": f"1.2.3.4.{number}.{i + 1}"}
-        for tag, value in {**tags, **own, "0018|0050": f"{image.GetSpacing()[2]:g}"}.items():
+        between = f"{image.GetSpacing()[2]:g}"
+        for tag, value in {**tags, **own, "0018|0050": between, "0018|0088": between}.items():
             part.SetMetaData(tag, value)
         writer = sitk.ImageFileWriter()
         writer.KeepOriginalImageUIDOn()
