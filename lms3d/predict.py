@@ -117,7 +117,7 @@ def _parser() -> cli.Parser:
     add("--format", choices=("nifti", "dicom-seg"), default="nifti", help=forms)
     entropy = "write the entropy of the probabilities (of the mean, with --tta or several runs) in nats, as a map for each case"
     add("--uncertainty", action="store_true", default=False, help=entropy)
-    least = "remove connected parts of a tumour below this volume, from the label maps on the files' grid (default: 0)"
+    least = "remove connected parts of a tumour or an organ below this volume from the label maps on the files' grid (default: 0)"
     add("--remove-below", type=cli.number(0), metavar="ML", default=0.0, help=least)
     lms = "use LMS if the network does not fit (default: as the run was trained; yes for a package)"
     add("--lms", action=argparse.BooleanOptionalAction, default=None, help=lms)

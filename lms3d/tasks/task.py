@@ -77,7 +77,7 @@ class PredictRequest:
     cases: Path | None = None
     """A text file with the names of the cases to predict, one per line; None: all."""
     remove_below_ml: float = 0.0
-    """The volume in ml below which a connected component of the whole tumour is removed."""
+    """The volume in ml below which a connected component of the whole tumour, or of an organ, is removed."""
     uncertainty: bool = False
     """Whether the entropy of the probabilities is written, too."""
     form: str = "nifti"

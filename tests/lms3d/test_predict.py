@@ -232,7 +232,7 @@ def test_brains_that_the_box_of_the_run_cuts_off_are_told(run_dir, tiny_brats, t
     assert predict.main([*command, "--cases", str(tmp_path / "some.txt")]) == 0
     told = "do not fit into --box, such as {}: what lies outside is lost"
     said = capsys.readouterr().out
-    assert f"note: 1 of 1 brains {told.format(VALIDATION[0])}" in said
+    assert f"note: 1 of 1 cases {told.format(VALIDATION[0])}" in said
     assert said.count("--box") == 1
     run = tmp_path / "run"
     run.mkdir()

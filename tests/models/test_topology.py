@@ -81,6 +81,10 @@ def test_each_head_of_softmaxes_sums_to_one(name):
     assert y.shape[-1] == 9
     for head in np.split(y, 3, axis=-1):
         np.testing.assert_allclose(head.sum(-1), 1, rtol=1e-5)
+    shape, weights = (16, 16, 16, 1), network.weights_of(model)
+    alone = network.needed(name, shape, 3, weights, "float32", activation="softmax")
+    deeper = {"head1_conv/kernel", "head1_conv/bias", "head2_conv/kernel", "head2_conv/bias"}
+    assert set(weights) - set(alone) == (deeper if name == "resenc" else set())  # isensee2017 adds its heads up
     blocks = y[0, ..., 8].reshape(4, 4, 4, 4, 4, 4)
     assert (blocks == blocks[:, :1, :, :1, :, :1]).all()  # the deepest head has a quarter of the resolution
 

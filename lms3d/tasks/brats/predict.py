@@ -18,10 +18,10 @@ from data.volumes.normalise import Normalisation
 from data.volumes.targets import Targets, targets_of
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, package
-from lms3d.tasks.brats.components import without_small
 from lms3d.tasks.brats.material import preprocessing
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import predict as volumes
+from lms3d.tasks.volumes.components import without_small
 
 
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:

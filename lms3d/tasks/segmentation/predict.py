@@ -22,12 +22,12 @@ from lms3d.errors import InputError
 from lms3d.tasks.segmentation.facts import restored
 from lms3d.tasks.task import PredictRequest, TrainedRun, refuse
 from lms3d.tasks.volumes import predict as volumes
+from lms3d.tasks.volumes.components import without_small_of_each
 
 
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Segments the validation cases of the run, or every case of `request.data`."""
-    small = request.remove_below_ml or None
-    refuse({"--labels": request.labels, "--remove-below-ml": small}, "is for brain tumours")
+    refuse({"--labels": request.labels}, "is for brain tumours; the labels here are those that the run has learnt")
     return volumes.predict(request, Organs())
 
 
@@ -71,7 +71,7 @@ class Organs:
         return _described(runs[0]).to_json()
 
     def cleaned(self, labels: np.ndarray, targets: Targets, smallest_voxels: float) -> np.ndarray:
-        raise NotImplementedError("refused above")
+        return without_small_of_each(labels, smallest_voxels)
 
 
 def _learnt(described: Description) -> tuple[object, ...]:

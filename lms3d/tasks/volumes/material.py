@@ -87,7 +87,7 @@ def shortened(names: Iterable[str]) -> str:
 def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
     """Says for how many of these cases the box holds only a part of the foreground, which is a brain."""
     if not volumes.preprocessing.stretched and (cut := volumes.cut_off(ids)):
-        say(f"note: {len(cut)} of {len(ids)} brains do not fit into --box, such as {cut[0]}: what lies outside is lost")
+        say(f"note: {len(cut)} of {len(ids)} cases do not fit into --box, such as {cut[0]}: what lies outside is lost")
 
 
 def presentation(options: VolumeConfig, *, evenly: bool = False) -> Presentation:

@@ -11,6 +11,7 @@ from scipy import ndimage
 
 from data.segmentation import description
 from lms3d import evaluate
+from lms3d.scoring.figures import box_plot
 from lms3d.scoring.pair import CasePair
 from lms3d.scoring.rules import GENERAL
 from lms3d.tasks.volumes import job
@@ -126,6 +127,15 @@ def test_two_programs_in_one_table_and_box_plot(nnunet, capsys):
     assert (table["shifted"] < 1).all()
     assert {"dice_native.png", "report.html", "worst.png"} <= {path.name for path in (nnunet / "out").iterdir()}
     assert "Rules: classes (of any labels)" in capsys.readouterr().out
+
+
+def test_of_many_regions_the_worst_are_drawn():
+    names = [f"r{number:02}" for number in range(30)]
+    found = pd.DataFrame({
+        "predictions": "p", "case": "c", "space": "native", "region": names, "dice": np.linspace(0, 1, 30),
+    })  # fmt: skip
+    assert box_plot._drawn(found.rename(columns={"dice": "value"}), True) == names[: box_plot.MOST]
+    assert box_plot._drawn(found.rename(columns={"dice": "value"}), False) == names[-box_plot.MOST :]
 
 
 @pytest.mark.parametrize(("removed", "names"), [(False, ["liver", "spleen", "left kidney"]), (True, ["1", "2", "3"])])
