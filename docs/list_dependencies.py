@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 _OWN = "lms3d"
-_EXTRAS = ("horovod", "gpu", "compare", "dev")
+_EXTRAS = ("horovod", "gpu", "export", "dicom", "compare", "dev")
 
 
 def licence(found: Distribution) -> str:
