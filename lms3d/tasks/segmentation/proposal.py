@@ -122,8 +122,10 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
     from lms3d.engine import tuning
     from lms3d.machines import files
     from lms3d.tasks.segmentation.task import TASK
-    from lms3d.training import compilation, needs
-    from models import layers
+
+    with console.quiet_native_log():  # it imports TensorFlow
+        from lms3d.training import compilation, needs
+        from models import layers
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     speeds = files.load(_MACHINE).speeds()
