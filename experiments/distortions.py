@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats import layouts
-from data.brats.preprocess import cube
-from data.brats.schema import CHANNELS
-from data.phantoms import brains
-from data.volumes import cache, normalise
-from data.volumes.distortions import DISTORTIONS, Sample
-from experiments.harness import command
 from lms3d import cli
 from lms3d.console import progress
+from lms3d.data import pseudonyms
+from lms3d.data.brats import layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.phantoms import brains
+from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes.distortions import DISTORTIONS, Sample
+from lms3d.experiments.harness import command
 from lms3d.files import replacing
 
 _DESCRIPTION = """\

@@ -33,7 +33,7 @@ def main() -> None:
     import keras
 
     import lms3d
-    import models
+    from lms3d import models
     from lms3d.tasks import inference
 
     shape = (options.side, options.side, options.depth or options.side)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _predict(network: Any, shape: tuple[int, int, int], options: argparse.Namespace, folder: Path) -> None:
-    from data.volumes.geometry import Box
+    from lms3d.data.volumes.geometry import Box
     from lms3d.tasks.streaming import entropy, nifti
     from lms3d.tasks.streaming.segment import probabilities
     from lms3d.tasks.streaming.volumes import Placed, Resized

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats.schema import schema_named
-from data.volumes.case import Case
-from data.volumes.geometry import Box, Geometry
-from experiments.harness import command
 from lms3d import cli
+from lms3d.data.brats.schema import schema_named
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.geometry import Box, Geometry
+from lms3d.experiments.harness import command
 from lms3d.scoring.rules import RULES
 from lms3d.tasks.volumes.job import Job, Source
 

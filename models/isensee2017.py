@@ -18,11 +18,11 @@ from typing import Any
 
 import keras
 
-from models import levels
-from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
-from models.levels import HEADS
-from models.registry import VOLUMES, register
-from models.topology import Triple
+from lms3d.models import levels
+from lms3d.models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from lms3d.models.levels import HEADS
+from lms3d.models.registry import VOLUMES, register
+from lms3d.models.topology import Triple
 
 LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
 
@@ -41,10 +41,10 @@ def build(
 ) -> keras.Model:
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
-    filters, strides, kernels: one entry per level; see `models.topology`. Axes must be divisible by what the strides multiply to.
+    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides multiply to.
     separate_heads: after the channels of the sum come those of each deeper head alone, up-sampled to full resolution, so that each
     head can have a loss of its own: (B, D, H, W, outputs * heads), with HEADS of them if there are so many levels above the lowest.
-    activation: one of `models.levels.ACTIVATIONS`.
+    activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """
     shape = levels.topology(len(filters), strides, kernels)
     inputs = keras.Input(input_shape, name="image")

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from models.registry import Shapes
-from models.topology import CUBE, Topology, Triple, regular
+from lms3d.models.registry import Shapes
+from lms3d.models.topology import CUBE, Topology, Triple, regular
 
 ACTIVATIONS = ("sigmoid", "softmax")
 """How logits become probabilities: each channel alone, or all channels of a voxel together, whose sum is then 1."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from models.topology import features, planned
+from lms3d.models.topology import features, planned
 
 VOLUMES = "volumes"
 """Segmentation: (B, D, H, W, C) -> probabilities (B, D, H, W, outputs)."""
@@ -90,7 +90,7 @@ def build(
     input_shape: without the batch. For volumes (D, H, W, C); an axis may be None, for any multiple of what the strides multiply to,
     by default 16. For images (H, W, 3), at least 32 each. outputs: None for the network's default. options: those of the network's
     function. spacing_mm: the lengths of a volume's voxels, from which follow the strides and kernels of every level, and the number
-    of levels unless `levels` or `filters` says it (`models.topology`); None: all axes are halved at each level. preset: that of the
+    of levels unless `levels` or `filters` says it (`lms3d.models.topology`); None: all axes are halved at each level. preset: that of the
     network.
     ValueError for an unknown name, or for a shape that the network cannot halve often enough.
     """

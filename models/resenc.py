@@ -20,11 +20,11 @@ from typing import Any
 
 import keras
 
-from models import levels
-from models.layers import Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
-from models.levels import HEADS
-from models.registry import VOLUMES, Shapes, register
-from models.topology import Triple, features
+from lms3d.models import levels
+from lms3d.models.layers import Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from lms3d.models.levels import HEADS
+from lms3d.models.registry import VOLUMES, Shapes, register
+from lms3d.models.topology import Triple, features
 
 SLOPE, EPSILON = 0.01, 1e-5
 BLOCKS = (1, 3, 4, 6, 6, 6, 6, 6, 6, 6)
@@ -61,10 +61,10 @@ def build(
 ) -> keras.Model:
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
-    filters, blocks, strides, kernels: one entry per level; see `sized` and `models.topology`. Axes must be divisible by what the
+    filters, blocks, strides, kernels: one entry per level; see `sized` and `lms3d.models.topology`. Axes must be divisible by what the
     strides multiply to. separate_heads: behind the channels of the finest head come those of the next deeper ones, up-sampled to
     full resolution, so that each can have a loss of its own: (B, D, H, W, outputs * heads), with HEADS of them if there are so many
-    levels above the lowest. activation: one of `models.levels.ACTIVATIONS`.
+    levels above the lowest. activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """
     blocks = BLOCKS[: len(filters)] if blocks is None else blocks
     shape = levels.topology(len(filters), strides, kernels)

@@ -12,10 +12,10 @@ from typing import Any
 
 import keras
 
-from models import levels
-from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D
-from models.registry import VOLUMES, Shapes, register
-from models.topology import Triple
+from lms3d.models import levels
+from lms3d.models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D
+from lms3d.models.registry import VOLUMES, Shapes, register
+from lms3d.models.topology import Triple
 
 
 def _options_of(shapes: Shapes) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def build(
 ) -> keras.Model:
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
-    filters, strides, kernels: one entry per level; see `models.topology`. Axes must be divisible by what the strides multiply to.
-    `dropout` acts at the lowest level. activation: one of `models.levels.ACTIVATIONS`.
+    filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides multiply to.
+    `dropout` acts at the lowest level. activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """
     shape = levels.topology(len(filters), strides, kernels)
     inputs = keras.Input(input_shape, name="image")

@@ -13,16 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from data import pseudonyms
-from data.brats import folders, manifest, msd, nnunet, published
-from data.brats.schema import SCHEMAS, schema_named
-from data.errors import DataError, NoCaseError
-from data.files import readable_directory
-from data.volumes import patients
-from data.volumes.case import Case, require_usable
-from data.volumes.data_set import DataSet
-from data.volumes.labels import LabelSchema
-from data.volumes.manifest import is_manifest
+from lms3d.data import pseudonyms
+from lms3d.data.brats import folders, manifest, msd, nnunet, published
+from lms3d.data.brats.schema import SCHEMAS, schema_named
+from lms3d.data.errors import DataError, NoCaseError
+from lms3d.data.files import readable_directory
+from lms3d.data.volumes import patients
+from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.manifest import is_manifest
 
 log = logging.getLogger("data")
 
@@ -56,7 +56,7 @@ def find_cases(
 ) -> DataSet:
     """The cases below `root`, sorted by id, and the meaning of their labels. Reads no voxels.
 
-    root: a folder, or a manifest (see `data.brats.manifest`).
+    root: a folder, or a manifest (see `lms3d.data.brats.manifest`).
     labels: the name of a schema in SCHEMAS. It is needed only if the data set is not recognised by its names and path.
     require_truth: whether a case without a label map is an error. If not, its `truth` is None.
     require_complete: whether a case without one of the modalities is an error. If not, reading it is one (`Case.problem`).

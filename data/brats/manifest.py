@@ -1,7 +1,7 @@
-"""Manifests of brain scans: a column for each modality (see `data.volumes.manifest`).
+"""Manifests of brain scans: a column for each modality (see `lms3d.data.volumes.manifest`).
 
     {"labels": "brats2021", "cases": [...]}     in JSON also the labels: the name of a schema, or a definition
-                                                (see `data.brats.definition`)
+                                                (see `lms3d.data.brats.definition`)
 
 A modality that no case has is empty in every row, and filled with zeros.
 """
@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from data.brats import definition
-from data.brats.schema import CHANNELS, schema_named
-from data.volumes import manifest
-from data.volumes.case import Case
-from data.volumes.labels import LabelSchema
+from lms3d.data.brats import definition
+from lms3d.data.brats.schema import CHANNELS, schema_named
+from lms3d.data.volumes import manifest
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.labels import LabelSchema
 
 
 def read(path: Path) -> tuple[list[Case], LabelSchema | None]:

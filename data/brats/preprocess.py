@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from data.brats.bias_field import correct_bias
-from data.volumes import preprocess
+from lms3d.data.brats.bias_field import correct_bias
+from lms3d.data.volumes import preprocess
 
 
 @dataclass(frozen=True, kw_only=True)

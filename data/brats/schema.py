@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from data.errors import DataError
-from data.volumes.labels import LabelSchema
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.labels import LabelSchema
 
 CHANNELS = ("t1", "t1ce", "flair", "t2")
 """The four modalities, in the order of the image channels."""

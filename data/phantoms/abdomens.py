@@ -18,11 +18,11 @@ import nibabel as nib
 import numpy as np
 from scipy import ndimage
 
-from data import files
-from data.errors import DataError
-from data.files import Progress
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.workers import run_all
 
 LABELS = {"background": 0, "liver": 1, "spleen": 2, "left kidney": 3, "right kidney": 4, "tumour": 5}
 CHANNELS = ("CT", "PET")
@@ -78,7 +78,7 @@ def write(
     directory: str | Path, *, cases: int = 12, channels: int = 1, shape: tuple[int, int, int] = SHAPE, seed: int = 0,
     workers: int | None = None, progress: Progress | None = None,
 ) -> Path:  # fmt: skip
-    """The folder of the phantoms, for `data.segmentation.layouts.find`. They are made in the first call; later calls find them.
+    """The folder of the phantoms, for `lms3d.data.segmentation.layouts.find`. They are made in the first call; later calls find them.
 
     channels: 1, a CT, or 2, with a PET. shape: of a case, in voxels; the extent stays.
     """

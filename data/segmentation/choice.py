@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data.errors import DataError
-from data.segmentation import spacing
-from data.segmentation.grid import Grid
-from data.segmentation.spacing import Spacing
-from data.volumes.case import Case
-from data.volumes.geometry import Shape
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation import spacing
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.spacing import Spacing
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.geometry import Shape
 
 MEDIAN = "median"
 CUBE = 128

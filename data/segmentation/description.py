@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from data.errors import DataError
-from data.volumes.labels import LabelSchema
-from data.volumes.targets import Classes, Regions
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.targets import Classes, Regions
 
 IGNORE = "ignore"
 """The name of the ignore label in dataset.json."""

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data.volumes import preprocess
-from data.volumes.labels import LabelSchema
-from data.volumes.patches import smallest
+from lms3d.data.volumes import preprocess
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.patches import smallest
 
 SAMPLE_FILE = "foreground.npy"
 MOST_SAMPLES = 10_000

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data.errors import DataError
-from data.segmentation.description import plain
-from data.segmentation.grid import SAMPLE_FILE
-from data.volumes.cache import Cache
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation.description import plain
+from lms3d.data.segmentation.grid import SAMPLE_FILE
+from lms3d.data.volumes.cache import Cache
 
 SCHEMES = {
     "ct": "ct",
@@ -54,7 +54,7 @@ class Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class ByChannel:
-    """The normalisation of each channel by the scheme that its name asks for. See `data.volumes.normalise.Normalisation`."""
+    """The normalisation of each channel by the scheme that its name asks for. See `lms3d.data.volumes.normalise.Normalisation`."""
 
     kind: ClassVar[str] = "channels"
     channels: tuple[Channel, ...]

@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data import pseudonyms
-from data.errors import DataError, NoCaseError
-from data.files import read_json, readable_directory
-from data.segmentation import description, manifest
-from data.segmentation.description import Description
-from data.volumes import patients
-from data.volumes.case import Case, require_usable
-from data.volumes.data_set import DataSet
-from data.volumes.header import ENDINGS
-from data.volumes.manifest import is_manifest
+from lms3d.data import pseudonyms
+from lms3d.data.errors import DataError, NoCaseError
+from lms3d.data.files import read_json, readable_directory
+from lms3d.data.segmentation import description, manifest
+from lms3d.data.segmentation.description import Description
+from lms3d.data.volumes import patients
+from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.header import ENDINGS
+from lms3d.data.volumes.manifest import is_manifest
 
 DESCRIPTION = "dataset.json"
 TRAINING, TEST = ("imagesTr", "labelsTr"), ("imagesTs", "labelsTs")
@@ -76,7 +76,7 @@ def find(
 def is_data_set(root: Path) -> bool:
     """Whether `root` is a data set that says what its channels are: a folder with a dataset.json, or a manifest.
 
-    Task01 of the Decathlon is left to `data.brats`, which knows its four modalities.
+    Task01 of the Decathlon is left to `lms3d.data.brats`, which knows its four modalities.
     """
     if is_manifest(root):
         return (root.parent / DESCRIPTION).is_file() or manifest.describes(root)
@@ -227,7 +227,7 @@ def _of_channels(
         missing = next((index for index, channel in enumerate(channels) if channel not in of_case), None)
         problem = "" if missing is None else (
             f"{images}: found no channel {missing} ({channels[missing]}); expected {case_id}_{missing:04}{ENDINGS[0]}; add the "
-            "file, or leave the case out (python -m data.prepare DATA --skip-bad)"
+            "file, or leave the case out (python -m lms3d.data.prepare DATA --skip-bad)"
         )  # fmt: skip
         ordered = {channel: of_case[channel] for channel in channels if channel in of_case}
         truth = _truth(labels, case_id)

@@ -1,4 +1,4 @@
-"""Manifests of any organ: a column for each channel (see `data.volumes.manifest`), and what channels and labels are called.
+"""Manifests of any organ: a column for each channel (see `lms3d.data.volumes.manifest`), and what channels and labels are called.
 
 case,CT,truth                    manifest.csv, beside a dataset.json with channel_names and labels
 anna,anna/ct.nii.gz,anna/liver.nii.gz
@@ -12,11 +12,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.segmentation import description
-from data.segmentation.description import Description
-from data.volumes import manifest
-from data.volumes.case import Case
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation import description
+from lms3d.data.segmentation.description import Description
+from lms3d.data.volumes import manifest
+from lms3d.data.volumes.case import Case
 
 KEYS = ("name", "channel_names", "modality", "labels", "regions_class_order")
 _STATED = {"channel_names", "modality", "labels"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from nibabel.affines import voxel_sizes
 
-from data.errors import DataError
-from data.volumes.case import Case, header_of
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.case import Case, header_of
 
 Spacing = tuple[float, float, float]
 THICK = 3.0

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError
-from data.volumes import frame, volume
-from data.volumes.header import Header, read_header, text, unusable
-from data.volumes.labels import LabelSchema
-from data.volumes.patients import patient_of
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import frame, volume
+from lms3d.data.volumes.header import Header, read_header, text, unusable
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.patients import patient_of
 
 _NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
 _FARTHEST = 0.25  # under any scale factor: true fractions (1.5) are no labels

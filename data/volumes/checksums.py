@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from data import files
-from data.errors import DataError
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.errors import DataError
 
 _CHUNK_BYTES = 1 << 22
 _SETTLED_NS = 2 * 10**9  # a younger file may change again without another time

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.volumes import patients
-from data.volumes.case import Case
-from data.volumes.labels import LabelSchema
+from lms3d.data.volumes import patients
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.labels import LabelSchema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class DataSet:
 
     @property
     def patients(self) -> dict[str, str]:
-        """Case id -> patient, for `data.split`."""
+        """Case id -> patient, for `lms3d.data.split`."""
         return {case.id: case.patient for case in self.cases}
 
     @property
@@ -45,7 +45,7 @@ class DataSet:
 
     @property
     def known_as(self) -> dict[str, tuple[str, ...]]:
-        """Case id -> every name of its patient, for `data.split.seen`."""
+        """Case id -> every name of its patient, for `lms3d.data.split.seen`."""
         return {case.id: case.known_as for case in self.cases}
 
     def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
@@ -54,5 +54,5 @@ class DataSet:
 
     @property
     def grades(self) -> dict[str, str | None]:
-        """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
+        """Case id -> "HGG", "LGG" or None: strata for `lms3d.data.split.folds`."""
         return {case.id: case.grade for case in self.cases}

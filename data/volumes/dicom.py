@@ -3,7 +3,7 @@
     DATA/CASE/CHANNEL/*        one series in each folder; CHANNEL is a name that the network knows: t1, flair, CT
     DATA/CHANNEL/*             one case, with the name of the folder DATA
 
-    <cache>/dicom/<fingerprint>/manifest.csv               case and channels, for `data.volumes.manifest`
+    <cache>/dicom/<fingerprint>/manifest.csv               case and channels, for `lms3d.data.volumes.manifest`
                                /series.json                case -> {channel: folder of the series}
                                /<case>/<channel>.nii.gz
 
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import SimpleITK as sitk
 
-from data import files
-from data.errors import DataError
-from data.files import Progress
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
 
 SERIES, MANIFEST = "series.json", "manifest.csv"
 _MARK_AT = 128

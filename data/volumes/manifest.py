@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data import pseudonyms
-from data.errors import DataError
-from data.files import delimiter
-from data.volumes.case import Case
-from data.volumes.header import ENDINGS
 from lms3d.common.json_values import decoded, parse
+from lms3d.data import pseudonyms
+from lms3d.data.errors import DataError
+from lms3d.data.files import delimiter
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.header import ENDINGS
 
 SUFFIXES = (".csv", ".json")
 _ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # a case id becomes the name of folders and files
@@ -156,7 +156,7 @@ def _case(
         for name in named
         if not _is_file(files[name])
     ]
-    problem = f"{problems[0]}, or leave the case out (python -m data.prepare DATA --skip-bad)" if problems else ""
+    problem = f"{problems[0]}, or leave the case out (python -m lms3d.data.prepare DATA --skip-bad)" if problems else ""
     images = {channel: files[channel] for channel in channels if channel in files}
     return Case(
         id=row["case"], images=images, channels=tuple(channels), truth=files.get("truth"), patient=row.get("patient") or "",

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from data.errors import DataError
-from data.volumes.cache import Cache
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.cache import Cache
 
 KINDS = ("case", "global")
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from data.errors import DataError
-from data.volumes.geometry import Box, Shape
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.geometry import Box, Shape
 
 FOREGROUND_SHARE = 1 / 3
 """The share of training patches that are drawn around a voxel of the foreground, as in nnU-Net; the others lie anywhere."""

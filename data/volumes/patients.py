@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.errors import DataError
-from data.files import delimiter
-from data.volumes.header import GZIP, is_gzip
 from lms3d.common.json_values import decoded
+from lms3d.data.errors import DataError
+from lms3d.data.files import delimiter
+from lms3d.data.volumes.header import GZIP, is_gzip
 
 if TYPE_CHECKING:
-    from data.volumes.case import Case
+    from lms3d.data.volumes.case import Case
 
 _PATIENTS = tuple(
     re.compile(pattern)

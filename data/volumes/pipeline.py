@@ -1,4 +1,4 @@
-"""Batches of volumes for Keras, from a cache, as plain `tf.data.Dataset`s with static shapes in the order of `data.stream`."""
+"""Batches of volumes for Keras, from a cache, as plain `tf.data.Dataset`s with static shapes in the order of `lms3d.data.stream`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from data import stream
-from data.errors import DataError
-from data.volumes import normalise, patches, symmetries
-from data.volumes.cache import Cache
-from data.volumes.distortions import Sample, distort
-from data.volumes.geometry import Box, Shape
-from data.volumes.normalise import Normalisation
-from data.volumes.presentation import Presentation
-from data.volumes.targets import Targets
+from lms3d.data import stream
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import normalise, patches, symmetries
+from lms3d.data.volumes.cache import Cache
+from lms3d.data.volumes.distortions import Sample, distort
+from lms3d.data.volumes.geometry import Box, Shape
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.presentation import Presentation
+from lms3d.data.volumes.targets import Targets
 
-_SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `data.stream`
+_SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `lms3d.data.stream`
 
 
 def training_dataset(

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError
-from data.volumes import normalise
-from data.volumes.cache import Cache
-from data.volumes.normalise import Normalisation
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import normalise
+from lms3d.data.volumes.cache import Cache
+from lms3d.data.volumes.normalise import Normalisation
 
 _CHUNK_BYTES = 8 << 20
 

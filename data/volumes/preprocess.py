@@ -21,10 +21,10 @@ import numpy as np
 import psutil
 from nibabel.affines import voxel_sizes
 
-from data.errors import DataError
-from data.volumes.geometry import Box, Geometry, Shape, centred_box, foreground_box
-from data.volumes.labels import LabelSchema
-from data.volumes.resample import resize
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.geometry import Box, Geometry, Shape, centred_box, foreground_box
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.resample import resize
 
 DIVISOR = 16
 """Each axis must be a multiple of this, since the networks halve it four times."""

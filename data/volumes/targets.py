@@ -15,8 +15,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from data.errors import DataError
-from data.volumes.labels import LabelSchema
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.labels import LabelSchema
 
 THRESHOLD = 0.5
 IGNORED = 255

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from data.brats import layouts
-from data.brats.preprocess import cube
-from data.phantoms import brains
-from data.volumes import cache
+from lms3d.data.brats import layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.phantoms import brains
+from lms3d.data.volumes import cache
 from tests.data.small_data import random_case, write_case
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from data.brats.schema import CHANNELS
-from data.volumes.cache import Cache
-from data.volumes.case import Case, load_images, load_truth
-from data.volumes.labels import LabelSchema
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.volumes.cache import Cache
+from lms3d.data.volumes.case import Case, load_images, load_truth
+from lms3d.data.volumes.labels import LabelSchema
 
 SHAPE = (20, 24, 18)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import files
-from data.brats import layouts, msd
-from data.brats.preprocess import cube
-from data.chest_xray import collection, png, records, shards
-from data.errors import LONGEST, DataError
-from data.volumes import cache, fingerprint
-from data.volumes.geometry import Geometry
+from lms3d.data import files
+from lms3d.data.brats import layouts, msd
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.chest_xray import collection, png, records, shards
+from lms3d.data.errors import LONGEST, DataError
+from lms3d.data.volumes import cache, fingerprint
+from lms3d.data.volumes.geometry import Geometry
 from tests.data.small_data import random_case, reopened, write_case
 from tests.data.small_radiographs import write_set
 

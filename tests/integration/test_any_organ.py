@@ -11,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from data.phantoms import abdomens
+from lms3d.data.phantoms import abdomens
 from tests.caches import private_cache
 from tests.integration.test_guides import ROOT, lines
 

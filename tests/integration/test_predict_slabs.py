@@ -9,12 +9,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-import models
-from data import split
-from data.brats import layouts
-from data.brats.preprocess import cube
-from data.phantoms import brains as phantom
-from data.volumes import cache, normalise
+from lms3d import models
+from lms3d.data import split
+from lms3d.data.brats import layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.phantoms import brains as phantom
+from lms3d.data.volumes import cache, normalise
 from lms3d.tasks.brats.options import BratsConfig
 from tests.caches import private_cache
 

@@ -9,12 +9,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats import layouts
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
-from data.volumes.case import load_truth
-from data.volumes.geometry import Box, Geometry
 from lms3d import evaluate
+from lms3d.data.brats import layouts
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.case import load_truth
+from lms3d.data.volumes.geometry import Box, Geometry
 from lms3d.errors import InputError
 from lms3d.tasks.brats import inputs
 from lms3d.tasks.volumes import label_maps, plain_folders, plain_maps

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import models
+from lms3d import models
+from lms3d.models import resenc, topology
 from lms3d.tasks.packages import network
-from models import resenc, topology
 
 FLAT, ALL = (2, 2, 1), (2, 2, 2)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.brats import layouts
-from data.brats.definition import restored
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
-from data.volumes.data_set import DataSet
-from data.volumes.labels import LabelSchema
+from lms3d.data.brats import layouts
+from lms3d.data.brats.definition import restored
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.tasks.task import TrainedRun
 

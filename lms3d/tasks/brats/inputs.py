@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data.brats.layouts import find_cases
-from data.brats.schema import REGIONS, schema_named
-from data.errors import NoCaseError
-from data.volumes.labels import LabelSchema
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.schema import REGIONS, schema_named
+from lms3d.data.errors import NoCaseError
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.scoring import rules as challenge
 from lms3d.scoring.rules import Rules

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.words import counted
 from lms3d.console import Report as Progress
 from lms3d.console import say
+from lms3d.data.words import counted
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
@@ -15,21 +15,21 @@ from lms3d.tasks.task import chief_first
 from lms3d.tasks.volumes.material import VolumeMaterial, divided, presentation, tell_of_cut_off, tell_of_left_out
 
 if TYPE_CHECKING:
-    from data.brats.preprocess import Preprocessing
-    from data.volumes.cache import Cache
-    from data.volumes.data_set import DataSet
-    from data.volumes.targets import Targets
+    from lms3d.data.brats.preprocess import Preprocessing
+    from lms3d.data.volumes.cache import Cache
+    from lms3d.data.volumes.data_set import DataSet
+    from lms3d.data.volumes.targets import Targets
 
 
 def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> VolumeMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
-    from data import split
-    from data.brats import layouts
-    from data.brats.definition import described
-    from data.brats.schema import CHANNELS
-    from data.phantoms import brains
-    from data.volumes import cache, normalise
-    from data.volumes.targets import targets_of
+    from lms3d.data import split
+    from lms3d.data.brats import layouts
+    from lms3d.data.brats.definition import described
+    from lms3d.data.brats.schema import CHANNELS
+    from lms3d.data.phantoms import brains
+    from lms3d.data.volumes import cache, normalise
+    from lms3d.data.volumes.targets import targets_of
 
     folder = options.data
     if folder is None:
@@ -71,7 +71,7 @@ def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, p
 
 def preprocessing(options: BratsConfig) -> Preprocessing:
     """The preprocessing of every case, from the options."""
-    from data.brats.preprocess import Preprocessing
+    from lms3d.data.brats.preprocess import Preprocessing
 
     a, b, c = options.volume_shape()
     return Preprocessing(shape=(a, b, c), stretched=options.box is None, n4=options.n4, anti_alias=options.anti_alias)
@@ -79,8 +79,8 @@ def preprocessing(options: BratsConfig) -> Preprocessing:
 
 def targets(options: BratsConfig, material: VolumeMaterial | None) -> Targets:
     """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
-    from data.brats.schema import schema_named
-    from data.volumes.targets import targets_of
+    from lms3d.data.brats.schema import schema_named
+    from lms3d.data.volumes.targets import targets_of
 
     if material is not None:
         return material.targets

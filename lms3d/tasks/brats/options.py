@@ -23,7 +23,7 @@ class BratsConfig(VolumeConfig):
         "labels", "what the network learns: disjoint labels, or the nested regions that are scored (default: labels)",
         choices=("labels", "regions"), predicts=True,
     )  # fmt: skip
-    """See `data.volumes.targets`."""
+    """See `lms3d.data.volumes.targets`."""
     labels: str | None = option(
         None, "what label values mean, such as brats2021, if file names do not tell", metavar="SCHEMA", predicts=True
     )
@@ -32,7 +32,7 @@ class BratsConfig(VolumeConfig):
         "case", "intensities: z-scores inside each brain, or one mean and deviation for all, as the case study (default: case)",
         choices=("case", "global"), before="global", predicts=True,
     )  # fmt: skip
-    """See `data.volumes.normalise`."""
+    """See `lms3d.data.volumes.normalise`."""
     n4: bool = option(
         False, "remove bias fields (N4) of t1, t1ce and t2, once cropped: slow, done once per case (default: off)",
         action=SWITCH, predicts=True,

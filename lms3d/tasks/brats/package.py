@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.brats import layouts
-from data.brats.definition import described, restored
-from data.brats.schema import CHANNELS, SCHEMAS
-from data.volumes import normalise
-from data.volumes.labels import LabelSchema
-from data.volumes.normalise import Normalisation
-from data.volumes.targets import targets_of
+from lms3d.data.brats import layouts
+from lms3d.data.brats.definition import described, restored
+from lms3d.data.brats.schema import CHANNELS, SCHEMAS
+from lms3d.data.volumes import normalise
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.tasks.brats.options import BratsConfig
 

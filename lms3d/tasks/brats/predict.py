@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from data.brats.definition import described
-from data.brats.preprocess import Preprocessing
-from data.brats.schema import CHANNELS
-from data.phantoms import brains
-from data.volumes.data_set import DataSet
-from data.volumes.labels import LabelSchema
-from data.volumes.normalise import Normalisation
-from data.volumes.targets import Targets, targets_of
+from lms3d.data.brats.definition import described
+from lms3d.data.brats.preprocess import Preprocessing
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.phantoms import brains
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.targets import Targets, targets_of
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, package
 from lms3d.tasks.brats.material import preprocessing

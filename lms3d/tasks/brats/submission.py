@@ -16,14 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats.layouts import find_cases
-from data.brats.schema import schema_named
-from data.volumes import frame
-from data.volumes.geometry import Geometry
-from data.volumes.header import read_header
-from data.volumes.labels import LabelSchema
 from lms3d import files
 from lms3d.console import Report as Progress
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.schema import schema_named
+from lms3d.data.volumes import frame
+from lms3d.data.volumes.geometry import Geometry
+from lms3d.data.volumes.header import read_header
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.tasks.claimed_folder import claimed
 from lms3d.tasks.volumes import codings, job, label_maps

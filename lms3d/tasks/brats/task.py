@@ -42,7 +42,7 @@ class BrainTumours(Task):
         return material.prepare(options, run_dir, resuming, world, progress)
 
     def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
-        import models
+        from lms3d import models
         from lms3d.tasks.brats.material import targets
 
         outputs = targets(options, material).names
@@ -65,7 +65,7 @@ class BrainTumours(Task):
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
     def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
-        from models.levels import HEADS
+        from lms3d.models.levels import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
@@ -89,7 +89,7 @@ class BrainTumours(Task):
     ) -> None:
         """Draws figures/slice.png: one validation case, segmented by the best weights. If that does not fit, a message says so: the
         rest of the run is done."""
-        from data.brats.schema import CHANNELS
+        from lms3d.data.brats.schema import CHANNELS
         from lms3d.tasks.volumes import figures
 
         figures.draw_slice(run_dir, options, model, material, CHANNELS.index("flair"), "FLAIR")
@@ -117,8 +117,8 @@ class BrainTumours(Task):
         return label_maps.folder_in(path) is not None and label_maps.task_in(path) == self.options.task
 
     def knows(self, truth: Path) -> bool:
-        from data.brats.layouts import find_cases
-        from data.errors import DataError
+        from lms3d.data.brats.layouts import find_cases
+        from lms3d.data.errors import DataError
 
         try:
             return bool(find_cases(truth, require_truth=False, require_complete=False).cases)
@@ -137,10 +137,10 @@ def _start_from(
 
     BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
-    from data.brats import definition
-    from data.brats.schema import CHANNELS
-    from data.volumes.targets import targets_of
     from lms3d import tasks
+    from lms3d.data.brats import definition
+    from lms3d.data.brats.schema import CHANNELS
+    from lms3d.data.volumes.targets import targets_of
 
     run_dir = options.start_from
     assert run_dir is not None

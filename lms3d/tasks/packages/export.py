@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data.files import new_directory, reported_writes
+from lms3d.data.files import new_directory, reported_writes
 from lms3d.errors import InputError
 from lms3d.files import make_folder, replacing, writable_folder
 from lms3d.tasks.packages import archive, package
@@ -48,7 +48,7 @@ def target(source: Path, form: str, given: Path | None) -> Path:
 
 def export(source: Path, form: str, path: Path) -> tuple[str, dict[str, str]]:
     """Writes the network of a run, or of a package. Returns the title and the rows of the summary; TensorFlow must be running."""
-    from models import fused
+    from lms3d.models import fused
 
     content = archive.read(source) if source.is_file() else package.make(source)
     said = content.model

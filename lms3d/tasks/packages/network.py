@@ -29,7 +29,7 @@ def build_options(name: str, shapes: Shapes) -> dict[str, Any]:
 
     ValueError for an unknown network.
     """
-    import models
+    from lms3d import models
 
     if name not in models.NETWORKS:
         raise ValueError(f"unknown model {name!r}; expected one of {', '.join(sorted(models.NETWORKS))}")
@@ -43,7 +43,7 @@ def built(
 
     shape: (D, H, W, C) or (H, W, 3). precision: a Keras policy for this network alone. more: options that need no weights.
     """
-    import models
+    from lms3d import models
 
     options = build_options(name, {path: array.shape for path, array in weights.items()})
     with _policy(precision):
@@ -59,7 +59,7 @@ def needed(
     name: str, shape: Sequence[int | None], outputs: int, weights: Mapping[str, np.ndarray], precision: str, **more: Any
 ) -> list[str]:
     """The paths of the weights that the registered network has without what training alone needs, such as deeper heads."""
-    import models
+    from lms3d import models
 
     options = build_options(name, {path: array.shape for path, array in weights.items()})
     with _policy(precision):

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError
-from data.segmentation import description, layouts
-from data.segmentation.description import Description
-from data.segmentation.layouts import DESCRIPTION
-from data.volumes.case import Case
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation import description, layouts
+from lms3d.data.segmentation.description import Description
+from lms3d.data.segmentation.layouts import DESCRIPTION
+from lms3d.data.volumes.case import Case
 from lms3d.errors import InputError
 from lms3d.scoring.rules import GENERAL
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse

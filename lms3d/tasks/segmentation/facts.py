@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from lms3d.tasks.segmentation.options import SegmentationConfig
 
 if TYPE_CHECKING:
-    from data.segmentation.description import Description
-    from data.segmentation.grid import Grid
-    from data.segmentation.spacing import Sizes, Spacing
-    from data.volumes.case import Case
+    from lms3d.data.segmentation.description import Description
+    from lms3d.data.segmentation.grid import Grid
+    from lms3d.data.segmentation.spacing import Sizes, Spacing
+    from lms3d.data.volumes.case import Case
     from lms3d.tasks.volumes.material import VolumeMaterial
 
 
@@ -38,8 +38,8 @@ def facts(options: SegmentationConfig, material: VolumeMaterial | None = None) -
 
 def restored(content: Any, where: str) -> Facts:
     """The facts in the content of a config.json. DataError for content that `material.prepare` has not written."""
-    from data.errors import DataError
-    from data.segmentation.description import Description
+    from lms3d.data.errors import DataError
+    from lms3d.data.segmentation.description import Description
 
     described = Description.from_json(content.get("description"), where=where)
     try:
@@ -51,7 +51,7 @@ def restored(content: Any, where: str) -> Facts:
 
 @lru_cache(maxsize=4)
 def _found(folder: Path) -> tuple[Description, tuple[Case, ...]]:
-    from data.segmentation import layouts
+    from lms3d.data.segmentation import layouts
 
     found = layouts.find(folder, require_truth=False)
     return found.description, tuple(found.data_set.cases)
@@ -60,9 +60,9 @@ def _found(folder: Path) -> tuple[Description, tuple[Case, ...]]:
 def _of_the_phantoms(options: SegmentationConfig) -> Facts:
     import numpy as np
 
-    from data.phantoms import abdomens
-    from data.segmentation import description
-    from data.segmentation.spacing import Sizes
+    from lms3d.data.phantoms import abdomens
+    from lms3d.data.segmentation import description
+    from lms3d.data.segmentation.spacing import Sizes
 
     described = description.read(abdomens.content(channels=1), name="phantom", where="the embedded data")
     sizes = Sizes(
@@ -73,14 +73,14 @@ def _of_the_phantoms(options: SegmentationConfig) -> Facts:
 
 def network_spacing(options: SegmentationConfig, cases: Sequence[Case]) -> Spacing:
     """The size of a voxel as the network sees it; the median over the cases, if each is stretched."""
-    from data.segmentation import spacing
+    from lms3d.data.segmentation import spacing
 
     fixed = options.spacing_mm
     return fixed if fixed is not None else _spacing(options, spacing.sizes(cases))
 
 
 def _spacing(options: SegmentationConfig, sizes: Sizes) -> Spacing:
-    from data.segmentation import spacing
+    from lms3d.data.segmentation import spacing
 
     if options.spacing_mm is not None:
         return options.spacing_mm
@@ -91,7 +91,7 @@ def _spacing(options: SegmentationConfig, sizes: Sizes) -> Spacing:
 
 def grid(options: SegmentationConfig, spacing_mm: Spacing) -> Grid:
     """The preprocessing of every case. spacing_mm: see `network_spacing`."""
-    from data.segmentation.grid import Grid
+    from lms3d.data.segmentation.grid import Grid
 
     if options.own_shapes:
         return Grid(shape=None, stretched=False, spacing_mm=spacing_mm, anti_alias=options.anti_alias)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.words import counted
 from lms3d.console import Report as Progress
 from lms3d.console import say
+from lms3d.data.words import counted
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.segmentation.facts import grid, network_spacing
@@ -16,20 +16,20 @@ from lms3d.tasks.task import chief_first
 from lms3d.tasks.volumes.material import VolumeMaterial, divided, presentation, tell_of_cut_off, tell_of_left_out
 
 if TYPE_CHECKING:
-    from data.segmentation.layouts import Found
-    from data.segmentation.spacing import Spacing
-    from data.volumes.cache import Cache
-    from data.volumes.data_set import DataSet
+    from lms3d.data.segmentation.layouts import Found
+    from lms3d.data.segmentation.spacing import Spacing
+    from lms3d.data.volumes.cache import Cache
+    from lms3d.data.volumes.data_set import DataSet
 
 
 def prepare(
     options: SegmentationConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
 ) -> VolumeMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
-    from data import split
-    from data.phantoms import abdomens
-    from data.segmentation import intensities, layouts
-    from data.volumes import cache
+    from lms3d.data import split
+    from lms3d.data.phantoms import abdomens
+    from lms3d.data.segmentation import intensities, layouts
+    from lms3d.data.volumes import cache
 
     folder = options.data
     if folder is None:

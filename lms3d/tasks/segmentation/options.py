@@ -36,14 +36,14 @@ class SegmentationConfig(VolumeConfig):
     preset: str | None = option(
         None, "size of resenc: S, M (that of nnU-Net), L or XL (default: M)", choices=("S", "M", "L", "XL"),
     )  # fmt: skip
-    """See `models.resenc`."""
+    """See `lms3d.models.resenc`."""
     levels: int | None = option(
         None,
         "levels of the network, at most (default: each axis is halved down to four voxels)",
         type=cli.whole(2),
         metavar="N",
     )
-    """See `models.topology`."""
+    """See `lms3d.models.topology`."""
 
     summary: ClassVar[str] = "any organ, in nnU-Net's or the Decathlon's layout"
     models: ClassVar[tuple[str, ...]] = ("isensee2017", "unet3d", "resenc")

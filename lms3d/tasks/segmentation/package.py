@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.segmentation.grid import Grid
-from data.segmentation.intensities import ByChannel
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.intensities import ByChannel
 from lms3d.errors import InputError
 from lms3d.tasks.segmentation.facts import grid, restored
 from lms3d.tasks.segmentation.options import SegmentationConfig

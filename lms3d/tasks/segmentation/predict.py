@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from data.phantoms import abdomens
-from data.segmentation import layouts
-from data.segmentation.description import Description
-from data.segmentation.grid import Grid
-from data.segmentation.intensities import ByChannel
-from data.volumes.data_set import DataSet
-from data.volumes.labels import LabelSchema
-from data.volumes.normalise import Normalisation
-from data.volumes.preprocess import Preprocessing
-from data.volumes.targets import Targets
+from lms3d.data.phantoms import abdomens
+from lms3d.data.segmentation import layouts
+from lms3d.data.segmentation.description import Description
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.intensities import ByChannel
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.preprocess import Preprocessing
+from lms3d.data.volumes.targets import Targets
 from lms3d.errors import InputError
 from lms3d.tasks.segmentation.facts import restored
 from lms3d.tasks.task import PredictRequest, TrainedRun, refuse

@@ -1,6 +1,6 @@
 """`python -m lms3d.tasks.segmentation.proposal DATA`: the grid, the network and the command that suit a data set of any organ.
 
-`python -m data.prepare DATA --examine` prints it. The first choice is the largest whole volume whose training step fits into the
+`python -m lms3d.data.prepare DATA --examine` prints it. The first choice is the largest whole volume whose training step fits into the
 memory limit with LMS: at nnU-Net's target spacing if that fits, else at the finest of some coarser ones, which grow along the
 finest axes first. Nothing is measured: a step fits if a plan for a GPU does (`lms3d.plan_step` with a machine from a file).
 """
@@ -20,7 +20,7 @@ from lms3d.tasks.segmentation.options import SegmentationConfig
 from lms3d.units import format_size, parse_size
 
 if TYPE_CHECKING:
-    from data.segmentation.spacing import Sizes, Spacing
+    from lms3d.data.segmentation.spacing import Sizes, Spacing
 
 FACTORS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 """How much coarser than the target spacing a grid may be, along its finest axis."""
@@ -49,7 +49,7 @@ class Fitting:
 
 def wholes(sizes: Sizes) -> list[Whole]:
     """The grids to choose from, the finest first."""
-    from data.segmentation import spacing
+    from lms3d.data.segmentation import spacing
 
     target = spacing.target(sizes)
     found = []
@@ -111,7 +111,7 @@ def _by(numbers: Sequence[float]) -> str:
 
 
 def _levels(grid: Whole) -> int:
-    from models.topology import planned
+    from lms3d.models.topology import planned
 
     return planned(grid.box, grid.spacing_mm).levels
 
@@ -124,8 +124,8 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
     from lms3d.tasks.segmentation.task import TASK
 
     with console.quiet_native_log():  # it imports TensorFlow
+        from lms3d.models import layers
         from lms3d.training import compilation, needs
-        from models import layers
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     speeds = files.load(_MACHINE).speeds()
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: object) -> None:
-    from data.segmentation import layouts, spacing
+    from lms3d.data.segmentation import layouts, spacing
     from lms3d.device import memory
 
     options = tasks.chosen({"task": "segmentation", **vars(given)})

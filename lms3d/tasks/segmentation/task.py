@@ -19,7 +19,7 @@ from lms3d.training import demo
 if TYPE_CHECKING:
     import keras
 
-    from data.volumes.targets import Targets
+    from lms3d.data.volumes.targets import Targets
     from lms3d.keras_step.report import Report
     from lms3d.tasks.volumes.material import VolumeMaterial
     from lms3d.training.trainer import History
@@ -45,7 +45,7 @@ class Segmentation(Task):
         return material.prepare(options, run_dir, resuming, world, progress)
 
     def network(self, options: SegmentationConfig, material: VolumeMaterial | None) -> keras.Model:
-        import models
+        from lms3d import models
         from lms3d.tasks.segmentation.facts import facts
         from lms3d.tasks.volumes import starting
 
@@ -143,6 +143,6 @@ def _targets(options: SegmentationConfig, material: VolumeMaterial | None) -> Ta
 
 def _ignored(targets: Targets) -> int | None:
     """The value of the targets in voxels that do not count."""
-    from data.volumes.targets import IGNORED
+    from lms3d.data.volumes.targets import IGNORED
 
     return None if targets.schema.ignore is None else IGNORED

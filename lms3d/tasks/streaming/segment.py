@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from data.volumes import patches, symmetries
-from data.volumes.geometry import Box, Shape
+from lms3d.data.volumes import patches, symmetries
+from lms3d.data.volumes.geometry import Box, Shape
 from lms3d.tasks.inference import Predictor, Read, Streamer
 from lms3d.tasks.streaming.disk_map import DiskMap
 from lms3d.tasks.streaming.volumes import slabs
@@ -76,7 +76,7 @@ def _at_once(network: Streamer, read: Read, found: DiskMap) -> None:
 
 
 def _by_windows(network: Predictor, image: DiskMap, k: int, patch: Shape, found: DiskMap) -> None:
-    """Slides a window with Gaussian weights over the image under symmetry k (`data.volumes.patches`)."""
+    """Slides a window with Gaussian weights over the image under symmetry k (`lms3d.data.volumes.patches`)."""
     boxes, weight = patches.windows(found.shape, patch), patches.weights(patch)
     for box in boxes:
         said = network(np.ascontiguousarray(turned(image, k, box.lower, box.upper)))[..., : found.channels]

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from data.volumes.geometry import Box, Shape
-from data.volumes.resample import resize
+from lms3d.data.volumes.geometry import Box, Shape
+from lms3d.data.volumes.resample import resize
 
 _SLAB_BYTES = 16 << 20
 
@@ -52,7 +52,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Resized:
-    """A volume resampled to another grid that covers the same extent, edge to edge, linearly (`data.volumes.resample`).
+    """A volume resampled to another grid that covers the same extent, edge to edge, linearly (`lms3d.data.volumes.resample`).
 
     The third axis is resampled first, then the others.
     """

@@ -1,4 +1,4 @@
-"""Label maps as DICOM-SEG, beside the NIfTI files, for cases that were read from DICOM (`data.volumes.dicom`)."""
+"""Label maps as DICOM-SEG, beside the NIfTI files, for cases that were read from DICOM (`lms3d.data.volumes.dicom`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from data.volumes import dicom
-from data.volumes.labels import LabelSchema
+from lms3d.data.volumes import dicom
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.files import replacing
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data import pseudonyms
-from data.volumes.planes import image_planes
 from lms3d.console import say
+from lms3d.data import pseudonyms
+from lms3d.data.volumes.planes import image_planes
 from lms3d.errors import DoesNotFit
 from lms3d.scoring.figures import slices
 from lms3d.tasks import inference

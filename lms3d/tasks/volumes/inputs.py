@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data import pseudonyms
-from data.volumes.case import Case
-from data.volumes.geometry import Geometry, Shape
-from data.volumes.labels import LabelSchema
-from data.words import counted
+from lms3d.data import pseudonyms
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.geometry import Geometry, Shape
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.scoring import tables
 from lms3d.scoring.rules import Rules

@@ -12,12 +12,12 @@ import numpy as np
 from nibabel.affines import voxel_sizes
 from scipy import ndimage
 
-from data.volumes import frame
-from data.volumes.case import Case, load_truth
-from data.volumes.geometry import Geometry, Shape
-from data.volumes.labels import LabelSchema
-from data.volumes.resample import resize
-from data.volumes.targets import targets_of
+from lms3d.data.volumes import frame
+from lms3d.data.volumes.case import Case, load_truth
+from lms3d.data.volumes.geometry import Geometry, Shape
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.resample import resize
+from lms3d.data.volumes.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
@@ -46,7 +46,7 @@ class Source:
     shape: Shape | None = None
     """The shape of the network's grid; None if each case has its own."""
     targets: str = "labels"
-    """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
+    """What the network has learnt: a name in `lms3d.data.volumes.targets.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)

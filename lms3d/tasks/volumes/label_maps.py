@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats import definition
-from data.brats.schema import schema_named
-from data.errors import DataError
-from data.segmentation.description import Description
-from data.volumes import targets, volume
-from data.volumes.case import nearness
-from data.volumes.geometry import Geometry
-from data.volumes.header import raw_header, read_header
-from data.volumes.labels import LabelSchema
 from lms3d.common import json_values
+from lms3d.data import pseudonyms
+from lms3d.data.brats import definition
+from lms3d.data.brats.schema import schema_named
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation.description import Description
+from lms3d.data.volumes import targets, volume
+from lms3d.data.volumes.case import nearness
+from lms3d.data.volumes.geometry import Geometry
+from lms3d.data.volumes.header import raw_header, read_header
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 from lms3d.files import write_json
 from lms3d.tasks.streaming import nifti
@@ -54,7 +54,7 @@ class Predictions:
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
-    """The symmetries over which predictions were averaged, one of `data.volumes.symmetries.SETS`; None: none."""
+    """The symmetries over which predictions were averaged, one of `lms3d.data.volumes.symmetries.SETS`; None: none."""
     data: str
     """The folder of the data set."""
     fingerprint: str
@@ -62,10 +62,10 @@ class Predictions:
     schema: str
     """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `data.brats.definition` or `data.segmentation.description` has it; empty if an earlier version wrote the
+    """That schema, as `lms3d.data.brats.definition` or `lms3d.data.segmentation.description` has it; empty if an earlier version wrote the
     file."""
     targets: str = "labels"
-    """What the network has learnt: a name in `data.volumes.targets.KINDS`."""
+    """What the network has learnt: a name in `lms3d.data.volumes.targets.KINDS`."""
     schema_of_data: str = ""
     """The name of the data set's own schema, if the network does not know its labels; empty: it is `schema`."""
     left_out: list[str] = field(default_factory=list)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.words import counted
 from lms3d.console import say
+from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks.volumes.options import VolumeConfig
@@ -16,12 +16,12 @@ from lms3d.tasks.volumes.options import VolumeConfig
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from data.split import Split
-    from data.volumes.cache import Cache
-    from data.volumes.data_set import DataSet
-    from data.volumes.normalise import Normalisation
-    from data.volumes.presentation import Presentation
-    from data.volumes.targets import Targets
+    from lms3d.data.split import Split
+    from lms3d.data.volumes.cache import Cache
+    from lms3d.data.volumes.data_set import DataSet
+    from lms3d.data.volumes.normalise import Normalisation
+    from lms3d.data.volumes.presentation import Presentation
+    from lms3d.data.volumes.targets import Targets
 
 
 _NAMED = 5  # cases that a note names
@@ -51,7 +51,7 @@ class VolumeMaterial:
         return len(self.split.validation)
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        from data.volumes import pipeline
+        from lms3d.data.volumes import pipeline
 
         return pipeline.training_dataset(
             self.cache, self.targets, self.split.training, self.normalisation, batch_size=self.batch_size,
@@ -59,7 +59,7 @@ class VolumeMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
-        from data.volumes import pipeline
+        from lms3d.data.volumes import pipeline
 
         # A rank without a case of its own evaluates another's, which does not count.
         share = world.share(self.split.validation) or self.split.validation[:1]
@@ -92,8 +92,8 @@ def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
 
 def presentation(options: VolumeConfig, *, evenly: bool = False) -> Presentation:
     """How training samples are shown. evenly: see `Presentation`."""
-    from data.volumes.distortions import check_names
-    from data.volumes.presentation import Presentation
+    from lms3d.data.volumes.distortions import check_names
+    from lms3d.data.volumes.presentation import Presentation
 
     symmetries = options.symmetries if options.augment else "none"
     return Presentation(
@@ -103,7 +103,7 @@ def presentation(options: VolumeConfig, *, evenly: bool = False) -> Presentation
 
 def divided(options: VolumeConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
     """The split of a resumed run, the one that was given, or a new one. It is saved with the run."""
-    from data import split
+    from lms3d.data import split
     from lms3d.training import run_folder
 
     start = None if resuming else _start(options)
@@ -142,7 +142,7 @@ class Start:
 
 def _start(options: VolumeConfig) -> Start | None:
     """The run from which this one starts; None for random weights, and for weights without a split.json, of which a note tells."""
-    from data import split
+    from lms3d.data import split
 
     if options.weights is not None:
         option, path = f"--weights {options.weights}", split.of_weights(options.weights)
@@ -188,7 +188,7 @@ def _split_of_the_start(
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
     """InputError if the weights have learnt from a patient who would validate."""
-    from data import split
+    from lms3d.data import split
 
     if seen := split.seen(
         parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
@@ -201,7 +201,7 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
 
 def _fold(options: VolumeConfig, found: DataSet, volumes: Cache) -> Split:
     """The fold that the options name. Folds have a fixed seed: runs with different seeds share them."""
-    from data import split
+    from lms3d.data import split
 
     assert options.folds is not None
     patients = {case_id: found.patients[case_id] for case_id in volumes.ids}

@@ -47,12 +47,12 @@ class VolumeConfig(StagedConfig):
         "all", "the symmetries of --augment: all that keep the volume's shape, flips, or left and right alone (default: all)",
         choices=("all", "flips", "mirror"),
     )  # fmt: skip
-    """See `data.volumes.symmetries`."""
+    """See `lms3d.data.volumes.symmetries`."""
     distort: tuple[str, ...] = option(
         (), "distort training samples: elastic, scale, intensity, gamma, noise, bias-field; a list, or all (default: none)",
         type=cli.checked(cli.names, "list"), metavar="NAME,..",
     )  # fmt: skip
-    """See `data.volumes.distortions`."""
+    """See `lms3d.data.volumes.distortions`."""
     deep_supervision: bool = option(
         False,
         "a loss for each deeper head of isensee2017 or resenc, beside that of the finest (default: off)",
@@ -113,7 +113,7 @@ class VolumeConfig(StagedConfig):
                 f"--symmetries {self.symmetries}: --no-augment shows samples as they are; leave one of them out"
             )
         if self.distort:
-            from data.volumes.distortions import check_names
+            from lms3d.data.volumes.distortions import check_names
 
             check_names(self.distort)
         if self.deep_supervision and self.model not in self.supervised:

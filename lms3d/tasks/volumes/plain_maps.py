@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError
-from data.volumes import frame, volume
-from data.volumes.case import nearness, scaling_in_words
-from data.volumes.header import Header, read_header
-from data.volumes.labels import LabelSchema
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import frame, volume
+from lms3d.data.volumes.case import nearness, scaling_in_words
+from lms3d.data.volumes.header import Header, read_header
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
 
 _ROUNDING = 1e-3

@@ -15,19 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 from nibabel.affines import voxel_sizes
 
-from data import pseudonyms, split
-from data.volumes import cache, dicom, symmetries
-from data.volumes.cache import Cache
-from data.volumes.data_set import DataSet
-from data.volumes.geometry import Geometry
-from data.volumes.labels import LabelSchema
-from data.volumes.normalise import Normalisation
-from data.volumes.planes import image_planes
-from data.volumes.preprocess import Preprocessing
-from data.volumes.targets import Targets
-from data.words import counted
 from lms3d.common.json_values import decoded
 from lms3d.console import say
+from lms3d.data import pseudonyms, split
+from lms3d.data.volumes import cache, dicom, symmetries
+from lms3d.data.volumes.cache import Cache
+from lms3d.data.volumes.data_set import DataSet
+from lms3d.data.volumes.geometry import Geometry
+from lms3d.data.volumes.labels import LabelSchema
+from lms3d.data.volumes.normalise import Normalisation
+from lms3d.data.volumes.planes import image_planes
+from lms3d.data.volumes.preprocess import Preprocessing
+from lms3d.data.volumes.targets import Targets
+from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.tasks.streaming import entropy, nifti
 from lms3d.tasks.streaming.segment import probabilities

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.errors import DataError
-from data.volumes.case import load_images, load_truth
 from lms3d import files
 from lms3d.console import say
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.errors import InputError
 from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.words import counted
 from lms3d.console import say
+from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.files import require_checksums
 

@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from data.brats import definition
-from data.brats.layouts import find_cases
-from data.brats.preprocess import cube
-from data.brats.schema import SCHEMAS, schema_named
-from data.errors import DataError
-from data.volumes import cache, normalise
-from data.volumes.case import load_images, load_truth
-from data.volumes.distortions import DISTORTIONS, Sample
-from data.volumes.fingerprint import facts
-from data.volumes.targets import Labels, Regions
+from lms3d.data.brats import definition
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import SCHEMAS, schema_named
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.data.volumes.distortions import DISTORTIONS, Sample
+from lms3d.data.volumes.fingerprint import facts
+from lms3d.data.volumes.targets import Labels, Regions
 from tests.data.small_data import check_case, random_case, save
 
 HEAD = "case,t1,t1ce,flair,t2,truth,patient"

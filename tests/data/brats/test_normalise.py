@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from data.volumes import normalise
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import normalise
 
 
 def test_global_figures_are_means_of_subject_statistics(small_cache):

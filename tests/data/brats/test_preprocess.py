@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats.bias_field import correct_bias
-from data.brats.preprocess import Preprocessing, cube
-from data.errors import DataError
-from data.volumes.geometry import Box, Geometry, centred_box, foreground_box
-from data.volumes.preprocess import to_grid, to_native
-from data.volumes.resample import resize
+from lms3d.data.brats.bias_field import correct_bias
+from lms3d.data.brats.preprocess import Preprocessing, cube
+from lms3d.data.errors import DataError
+from lms3d.data.volumes.geometry import Box, Geometry, centred_box, foreground_box
+from lms3d.data.volumes.preprocess import to_grid, to_native
+from lms3d.data.volumes.resample import resize
 
 shapes = st.tuples(*[st.integers(2, 20)] * 3)
 

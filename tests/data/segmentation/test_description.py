@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from data.segmentation import description
-from data.segmentation.description import Description, plain
-from data.volumes.targets import IGNORED
+from lms3d.data.errors import DataError
+from lms3d.data.segmentation import description
+from lms3d.data.segmentation.description import Description, plain
+from lms3d.data.volumes.targets import IGNORED
 
 REGIONS = {
     "channel_names": {"0": "T1", "1": "T1"},

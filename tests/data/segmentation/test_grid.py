@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from data.segmentation import layouts, spacing
-from data.segmentation.grid import Grid
-from data.segmentation.spacing import Sizes
-from data.volumes import cache
-from data.volumes.preprocess import to_native
+from lms3d.data.segmentation import layouts, spacing
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.spacing import Sizes
+from lms3d.data.volumes import cache
+from lms3d.data.volumes.preprocess import to_native
 from tests.data.small_volumes import labels_of, write_nnunet
 
 

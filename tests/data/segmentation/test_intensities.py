@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from data.segmentation import intensities, layouts
-from data.segmentation.grid import Grid
-from data.segmentation.intensities import ByChannel
-from data.volumes import cache, normalise
-from data.volumes.case import load_images, load_truth
+from lms3d.data.segmentation import intensities, layouts
+from lms3d.data.segmentation.grid import Grid
+from lms3d.data.segmentation.intensities import ByChannel
+from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes.case import load_images, load_truth
 from tests.data.small_volumes import CT, write_nnunet
 
 NAMES = ("CT", "T1", "noNorm", "rescale_to_0_1", "rgb_to_0_1")

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from data.errors import DataError, NoCaseError
-from data.segmentation import layouts
-from data.volumes.case import load_images, load_truth
+from lms3d.data.errors import DataError, NoCaseError
+from lms3d.data.segmentation import layouts
+from lms3d.data.volumes.case import load_images, load_truth
 from tests.data.small_data import save
 from tests.data.small_volumes import CT, affine, described, images_of, labels_of, write_nnunet
 

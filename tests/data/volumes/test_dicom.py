@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
-from data.errors import DataError
-from data.volumes import dicom
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import dicom
 from tests.caches import private_cache
 from tests.data import dicom_series
 

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.brats import layouts
-from data.prepare import main
-from data.volumes import fingerprint
+from lms3d.data.brats import layouts
+from lms3d.data.prepare import main
+from lms3d.data.volumes import fingerprint
 from tests.data.small_data import random_case, save, write_case
 
 # Like brains: t1 and t1ce go together, t2 against them, flair with a part of t2.

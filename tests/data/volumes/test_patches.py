@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.errors import DataError
-from data.volumes import patches
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import patches
 
 shapes = st.tuples(*[st.integers(4, 14)] * 3)
 

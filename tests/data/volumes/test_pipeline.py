@@ -8,14 +8,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats.schema import SCHEMAS
-from data.errors import DataError, unwrap
-from data.stream import sample_position
-from data.volumes import normalise, pipeline
-from data.volumes.distortions import DISTORTIONS
-from data.volumes.presentation import Presentation
-from data.volumes.symmetries import allowed, apply
-from data.volumes.targets import Labels
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError, unwrap
+from lms3d.data.stream import sample_position
+from lms3d.data.volumes import normalise, pipeline
+from lms3d.data.volumes.distortions import DISTORTIONS
+from lms3d.data.volumes.presentation import Presentation
+from lms3d.data.volumes.symmetries import allowed, apply
+from lms3d.data.volumes.targets import Labels
 from tests.data.small_data import reopened
 
 LABELS = Labels(SCHEMAS["brats2020"])

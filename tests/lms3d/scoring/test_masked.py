@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data.volumes.targets import IGNORED
+from lms3d.data.volumes.targets import IGNORED
 from lms3d.scoring import masked
 from lms3d.scoring.keras_dice import MeanDice, RegionDice
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data.segmentation.spacing import Sizes
+from lms3d.data.segmentation.spacing import Sizes
 from lms3d.tasks import chosen
 from lms3d.tasks.segmentation import proposal
 

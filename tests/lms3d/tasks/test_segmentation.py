@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from data import workers
-from data.errors import DataError
-from data.phantoms import abdomens
-from data.segmentation import layouts
-from data.volumes import patches
-from data.volumes.case import load_images, load_truth
+from lms3d.data import workers
+from lms3d.data.errors import DataError
+from lms3d.data.phantoms import abdomens
+from lms3d.data.segmentation import layouts
+from lms3d.data.volumes import patches
+from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen

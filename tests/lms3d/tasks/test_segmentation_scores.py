@@ -9,8 +9,8 @@ import pytest
 from nibabel.affines import voxel_sizes
 from scipy import ndimage
 
-from data.segmentation import description
 from lms3d import evaluate
+from lms3d.data.segmentation import description
 from lms3d.scoring.figures import box_plot
 from lms3d.scoring.pair import CasePair
 from lms3d.scoring.rules import GENERAL

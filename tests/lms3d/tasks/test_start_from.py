@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 
-import models
-from data import split
-from data.brats import definition, layouts
-from data.brats.preprocess import cube
-from data.brats.schema import SCHEMAS
-from data.volumes import cache
+from lms3d import models
+from lms3d.data import split
+from lms3d.data.brats import definition, layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.volumes import cache
 from lms3d.errors import InputError
 from lms3d.tasks.brats import task
 from lms3d.tasks.brats.options import BratsConfig

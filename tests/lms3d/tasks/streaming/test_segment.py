@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lms3d
-import models
-from data.volumes import symmetries
+from lms3d import models
+from lms3d.data.volumes import symmetries
 from lms3d.errors import StorageError
 from lms3d.tasks import inference
 from lms3d.tasks.streaming import segment

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.volumes import symmetries
-from data.volumes.geometry import Box
-from data.volumes.resample import resize
+from lms3d.data.volumes import symmetries
+from lms3d.data.volumes.geometry import Box
+from lms3d.data.volumes.resample import resize
 from lms3d.errors import StorageError
 from lms3d.tasks.streaming import disk_map, entropy, nifti, segment, volumes
 from lms3d.tasks.streaming.disk_map import DiskMap
