@@ -199,10 +199,11 @@ def _below(cache_root: Path | None, kind: str) -> Path | None:
 def _preprocessing(options: argparse.Namespace) -> Preprocessing:
     if options.box is not None and options.resolution is not None:
         raise DataError("--box: found --resolution, too; expected one of them; leave one out")
-    options_of_both = {"n4": bool(options.n4), "anti_alias": options.anti_alias is not False}
+    n4, anti_alias = bool(options.n4), options.anti_alias is not False
     if options.box is None:
-        return cube(_CUBE if options.resolution is None else options.resolution, **options_of_both)
-    return Preprocessing(shape=_sides(options.box), stretched=False, **options_of_both)
+        side = _CUBE if options.resolution is None else options.resolution
+        return cube(side, n4=n4, anti_alias=anti_alias)
+    return Preprocessing(shape=_sides(options.box), stretched=False, n4=n4, anti_alias=anti_alias)
 
 
 def _grid(options: argparse.Namespace, cases: Sequence[Case]) -> Grid:

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 _OWN = "lms3d"
-_EXTRAS = ("imaging", "horovod", "gpu", "compare", "dev")
+_EXTRAS = ("imaging", "horovod", "gpu", "export", "dicom", "compare", "dev")
 
 
 def licence(found: Distribution) -> str:

@@ -17,7 +17,8 @@ Apply a trained run. RUN_DIR is what `python -m lms3d.train --output RUN_DIR` ma
 
 Volumes: every case becomes two label maps: one on the grid of its original files, with their orientation and
 position, which any viewer lays over them; and one in the cube of the network. Without --data the validation cases of
-the run are segmented. With --data every case of that folder is, whether it has a true label map or not.
+the run are segmented. With --data every case of that folder is, whether it has a true label map or not. The folder may hold
+DICOM series instead: CASE/CHANNEL, with one series in each folder.
 
 Chest X-rays: every image becomes a line of predictions.csv, with the probabilities of 14 findings. Without --data these
 are the test images of the run. With --data they are all images of a ChestX-ray14 folder, or of any folder of PNGs."""
@@ -90,7 +91,8 @@ def _predict(options: argparse.Namespace) -> None:
         title, rows = tasks.task_of(runs[0].trained).predict(PredictRequest(
             runs=runs, remove_below_ml=options.remove_below, cases=options.cases,
             data=options.data, labels=options.labels, output=output,
-            tta=(options.symmetries or "all") if options.tta else None, uncertainty=options.uncertainty, progress=progress,
+            tta=(options.symmetries or "all") if options.tta else None, uncertainty=options.uncertainty,
+            form=options.format, progress=progress,
         ))  # fmt: skip
     console.summary(title, rows)
 
@@ -111,6 +113,8 @@ def _parser() -> cli.Parser:
     add("--tta", action="store_true", default=False, help=_TTA)
     which = "with --tta, for a volume: all that keep its shape (48 of a cube), the 8 flips, or left and right (default: all)"
     add("--symmetries", choices=("all", "flips", "mirror"), default=None, help=which)
+    forms = "nifti, or with DICOM-SEG files beside them, if --data are DICOM series (default: nifti)"
+    add("--format", choices=("nifti", "dicom-seg"), default="nifti", help=forms)
     entropy = "write the entropy of the probabilities (of the mean, with --tta or several runs) in nats, as a map for each case"
     add("--uncertainty", action="store_true", default=False, help=entropy)
     least = "remove connected parts of a tumour or an organ below this volume from the label maps on the files' grid (default: 0)"

@@ -110,7 +110,7 @@ def _in_folder(root: Path, like: Description | None, part: str) -> Found:
     described = description.read(content, name=folder.resolve().name, where=str(folder / DESCRIPTION))
     _require_nifti(folder, content)
     if isinstance(listed := content.get("dataset"), dict):
-        cases, unused, layout = _listed(folder, listed, described.channels), (), "nnU-Net, listed"
+        cases, unused, layout = _listed(folder, listed, described.channels), [], "nnU-Net, listed"
     else:
         cases, unused, named = _of_parts(folder, _parts(root, folder, part), described.channels)
         layout = "nnU-Net" if named else "Medical Segmentation Decathlon"

@@ -80,6 +80,8 @@ class PredictRequest:
     """The volume in ml below which a connected component of the whole tumour, or of an organ, is removed."""
     uncertainty: bool = False
     """Whether the entropy of the probabilities is written, too."""
+    form: str = "nifti"
+    """ "nifti", or "dicom-seg" for DICOM files beside them."""
 
     @property
     def run_dir(self) -> Path:

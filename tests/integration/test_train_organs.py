@@ -1,12 +1,12 @@
-"""`lms3d.train --task segmentation`: regions of volumes that keep their shapes, in patches, under a limit that needs LMS."""
+"""`lms3d.train --task segmentation` and its resume: regions and an ignore label, on patches of volumes that keep their shapes."""
 
 import csv
 import json
 
 import pytest
 
-from lms3d import train
 from tests.data.small_volumes import write_nnunet
+from tests.integration.test_train import environment, train  # noqa: F401
 
 ABOUT = {
     "channel_names": {"0": "CT", "1": "PET"},
@@ -16,22 +16,23 @@ ABOUT = {
 
 
 @pytest.mark.slow
-def test_a_training_and_its_resume(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
     root = write_nnunet(tmp_path / "Dataset007_X", ABOUT, cases=4, values=(1, 2, 3))
     run = tmp_path / "run"
-    asked = [
-        "--task", "segmentation", "--data", root, "--spacing", "1x1x2", "--patch", "32x32x16", "--model", "unet3d",
-        "--memory-limit", "36MiB", "--steps-per-epoch", 1, "--output", run,
-    ]  # fmt: skip
-    assert train.main([*map(str, asked), "--epochs", "1"]) == 0
-    assert "label 3 is ignored" in "".join(capsys.readouterr())
-    assert "LMS takes the train step from a predicted peak" in (run / "lms_report.md").read_text()
+    asked = (
+        "--task", "segmentation", "--data", root, "--spacing", "1x1x2", "--patch", "32x32x16", "--model", "resenc",
+        "--preset", "S", "--levels", 2, "--steps-per-epoch", 1, "--output", run,
+    )  # fmt: skip
+    done = train(*asked, "--epochs", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "label 3 is ignored" in done.stdout
     content = json.loads((run / "config.json").read_text())
     assert content["description"]["has_regions"]
     assert content["spacing_mm"] == [1, 1, 2]
-    assert train.main([*map(str, asked), "--epochs", "2", "--resume"]) == 0
-    rows = list(csv.DictReader((run / "history.csv").open()))
+    done = train(*asked, "--epochs", 2, "--resume")
+    assert (done.returncode, done.stderr) == (0, "")
+    with (run / "history.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert {"val_dice", "val_dice_whole", "val_dice_core"} <= rows[0].keys()
     assert (run / "figures" / "slice.png").is_file()

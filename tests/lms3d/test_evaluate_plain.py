@@ -200,13 +200,14 @@ def test_the_truth_must_be_named(tiny_brats, tmp_path, capsys):
     assert "PREDICTIONS: found none" in capsys.readouterr().err
 
 
-def test_a_truth_of_label_maps_alone_needs_its_coding(tiny_brats, tmp_path, capsys):
+def test_a_truth_of_label_maps_alone_is_scored_by_value_or_by_the_coding_that_is_named(tiny_brats, tmp_path, capsys):
     write(tiny_brats, tmp_path / "labelsTr", "{case}_seg.nii.gz")
     write(tiny_brats, tmp_path / "p")
-    assert run(tmp_path / "labelsTr", tmp_path) == 2
-    told = capsys.readouterr().err
-    assert "labelsTr: found no case" in told
-    assert "of label maps alone, say with --labels what their values mean" in told
+    assert run(tmp_path / "labelsTr", tmp_path) == 0
+    assert {row["region"] for row in rows(tmp_path / "out/scores.csv")} == {"1", "2", "4"}
+    assert (
+        "labels are called by their values; of brain tumours --labels says what these mean" in capsys.readouterr().err
+    )
     assert run(tmp_path / "labelsTr", tmp_path, "--labels", "brats2020") == 0
     assert {row["dice"] for row in rows(tmp_path / "out/scores.csv")} == {"1.000000"}
     assert not (tmp_path / "out/worst.png").exists()  # there are no images to show

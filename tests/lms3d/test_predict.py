@@ -10,17 +10,21 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
 import pytest
+import SimpleITK as sitk
 import tensorflow as tf
 
 from lms3d import evaluate, models, package, predict
 from lms3d.data import prepare, split
 from lms3d.data.brats import layouts
+from lms3d.data.brats.definition import described
 from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import schema_named
 from lms3d.data.volumes import cache, normalise
 from lms3d.data.volumes.preprocess import to_native
 from lms3d.data.volumes.targets import Labels, targets_of
@@ -37,6 +41,7 @@ from lms3d.tasks.streaming.volumes import Array
 from lms3d.tasks.volumes import label_maps
 from lms3d.tasks.volumes import predict as segmentation
 from lms3d.training.run_lock import RunLock
+from tests.data import dicom_series
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -367,3 +372,33 @@ def test_a_variable_of_the_shell_that_was_not_set(tmp_path, capsys, monkeypatch,
 def test_a_missing_data_folder_is_exit_code_2(run_dir, capsys):
     assert predict.main([str(run_dir), "--data", str(run_dir / "nowhere")]) == 2
     assert "nowhere: found nothing; expected a folder" in capsys.readouterr().err
+
+
+def test_dicom_series_are_segmented_as_their_nifti_files_are(run_dir, tiny_brats, tmp_path, capsys):
+    case = VALIDATION[0]
+    content = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps(content | {"labels": described(schema_named("brats2020"))}))
+    for number, channel in enumerate(("t1", "t1ce", "flair", "t2")):
+        image = sitk.ReadImage(str(tiny_brats / case / f"{case}_{channel}.nii.gz"))
+        dicom_series.write(image, tmp_path / "study" / case / channel, number)
+    command = [str(run_dir), "--output", str(tmp_path / "out"), "--uncertainty"]
+    has_highdicom = find_spec("highdicom") is not None
+    more = ["--format", "dicom-seg"] if has_highdicom else []
+    assert predict.main([*command, "--data", str(tmp_path / "study"), *more]) == 0
+    found, affine = labels(tmp_path / f"out/native/{case}.nii.gz")
+    assert predict.main([str(run_dir)]) == 0
+    expected, at = labels(run_dir / f"predictions/native/{case}.nii.gz")
+    np.testing.assert_allclose(affine, at, atol=1e-4)
+    assert (found == expected).mean() > 0.999
+    entropy, _ = labels(tmp_path / f"out/uncertainty/{case}.nii.gz")
+    assert (entropy.dtype, entropy.shape) == (np.float32, expected.shape)
+    assert 0 <= entropy.min() < entropy.max() <= 3 * np.log(2) + 1e-5
+    assert predict.main([*command, "--format", "dicom-seg"]) == 2
+    assert "--format dicom-seg: found " in capsys.readouterr().err
+    if has_highdicom:
+        from highdicom.seg import segread
+
+        read = segread(tmp_path / f"out/dicom/{case}.dcm")
+        assert [read.get_segment_description(n).segment_label for n in read.segment_numbers] == ["NCR", "ED", "ET"]
+        counts = np.bincount(read.get_volume(combine_segments=True).array.ravel(), minlength=4)
+        assert list(counts[1:]) == [(found == value).sum() for value in (1, 2, 4)]

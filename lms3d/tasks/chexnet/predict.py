@@ -46,8 +46,9 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Writes the table of the run's test images, or of all images in `request.data`."""
     if request.labels is not None:
         raise InputError(f"--labels is for brain scans, and {request.run_dir} has learned chest X-rays; leave it out")
-    if len(request.runs) > 1 or request.remove_below_ml or request.cases or request.uncertainty:
-        asked = "several runs" if len(request.runs) > 1 else "--remove-below, --cases or --uncertainty"
+    of_volumes = request.remove_below_ml, request.cases, request.uncertainty, request.form != "nifti"
+    if len(request.runs) > 1 or any(of_volumes):
+        asked = "several runs" if len(request.runs) > 1 else "--remove-below, --cases, --uncertainty or --format"
         raise InputError(
             f"found {asked} for {request.run_dir}, which has learned chest X-rays; expected one run of brain scans"
         )

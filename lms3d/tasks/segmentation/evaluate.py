@@ -70,7 +70,8 @@ def _truth(folders: Sequence[Folder], given: str | None) -> tuple[Truth, Descrip
         if not (alone := inputs.label_maps_alone(root)):
             raise
         described = like or _beside(root, folders)
-        note = "" if described else f"{root} has no {DESCRIPTION}, so labels are called by their values"
+        note = f"{root} has no {DESCRIPTION}: labels are called by their values; of brain tumours --labels says what these mean"
+        note = "" if described else note
         described = described or _by_value(alone, folders)
         return Truth(root=root, cases=alone, schema=described.schema), described, note
     cases = {case.id: case for case in found.data_set.cases if case.truth is not None}

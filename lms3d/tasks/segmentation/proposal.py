@@ -121,9 +121,11 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
     from lms3d.device import startup
     from lms3d.engine import tuning
     from lms3d.machines import files
-    from lms3d.models import layers
     from lms3d.tasks.segmentation.task import TASK
-    from lms3d.training import compilation, needs
+
+    with console.quiet_native_log():  # it imports TensorFlow
+        from lms3d.models import layers
+        from lms3d.training import compilation, needs
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     speeds = files.load(_MACHINE).speeds()

@@ -42,7 +42,7 @@ def _in_turns(network: Any, read: Read, total: DiskMap, patch: Shape | None, num
     """Puts the mean over the symmetries into `total`. A volume that is smaller than the patch has its smallest values around it."""
     box = patches.room(total.shape, patch or total.shape)
     with DiskMap(total.folder, box.shape, read(0, 1).shape[-1]) as image:
-        _copy(read, image, box, total.shape[0])
+        _copy(read, image, box, total.shape)
         if box.shape == total.shape:
             _mean(network, image, total, patch, numbers)
             return
@@ -88,10 +88,10 @@ def _by_windows(network: Predictor, image: DiskMap, k: int, patch: Shape, found:
         found.write(lower, found.read(lower, upper) / patches.sum_of_weights(found.shape, patch, start, stop))
 
 
-def _copy(read: Read, image: DiskMap, box: Box, planes: int) -> None:
-    """Puts the planes of an image, along its first axis, into a map of `box`."""
-    parts = [(first, min(first + image.side, planes)) for first in range(0, planes, image.side)]
-    if any(box.lower):
+def _copy(read: Read, image: DiskMap, box: Box, shape: Shape) -> None:
+    """Puts the planes of an image of `shape`, along its first axis, into a map of `box`."""
+    parts = [(first, min(first + image.side, shape[0])) for first in range(0, shape[0], image.side)]
+    if box.shape != shape:
         lowest = np.min([patches.smallest(read(*part)) for part in parts], axis=0)
         for first in range(0, image.shape[0], image.side):
             size = (min(image.side, image.shape[0] - first), *image.shape[1:], image.channels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from nibabel.affines import voxel_sizes
 from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.data import pseudonyms, split
-from lms3d.data.volumes import cache, symmetries
+from lms3d.data.volumes import cache, dicom, symmetries
 from lms3d.data.volumes.cache import Cache
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.geometry import Geometry
@@ -33,7 +33,7 @@ from lms3d.tasks.streaming import entropy, nifti
 from lms3d.tasks.streaming.segment import probabilities
 from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume, whole
 from lms3d.tasks.task import PredictRequest, TrainedRun
-from lms3d.tasks.volumes import label_maps
+from lms3d.tasks.volumes import dicom_seg, label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
 from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
 
@@ -85,6 +85,7 @@ def predict(request: PredictRequest, reader: Reader) -> tuple[str, dict[str, str
     """Segments the validation cases of the run, or every case of `request.data`."""
     for other in request.runs[1:]:
         reader.require_alike(request.runs[0], other)
+    request = _from_dicom(request)
     folder = reader.folder(request)
     members = [_member(run, folder, request, reader) for run in request.runs]
     learnt = reader.targets(request.runs, members[0].volumes.schema)
@@ -99,13 +100,25 @@ def predict(request: PredictRequest, reader: Reader) -> tuple[str, dict[str, str
         segmenters = [_segmenter(member, len(learnt.names), request, stack) for member in members]
         _write(segmenters, members, learnt, target, request, reader)
     uncertainty = {"uncertainty": str(request.output / "uncertainty")} if request.uncertainty else {}
+    as_dicom = {"as DICOM-SEG": str(request.output / "dicom")} if request.form == dicom_seg.FORMAT else {}
     small = {} if target.shape is None else {"on the network's grid": str(request.output / "cube")}
     return f"{counted(len(target.cases), 'case')} segmented", {
         "on the grid of the files": str(request.output / "native"),
+        **as_dicom,
         **uncertainty,
         **small,
         "to score them": f"python -m lms3d.evaluate {request.output}",
     }
+
+
+def _from_dicom(request: PredictRequest) -> PredictRequest:
+    """The request, with the manifest of its DICOM series if its data are such. InputError if it asks for DICOM-SEG of others."""
+    manifest = None
+    if request.data is not None and dicom.is_dicom(request.data):
+        manifest = dicom.manifest_of(request.data, request.progress)
+    if request.form == dicom_seg.FORMAT:
+        dicom_seg.require(manifest)
+    return request if manifest is None else replace(request, data=manifest)
 
 
 def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Reader) -> Member:
@@ -259,6 +272,9 @@ def _write_case(
     if request.uncertainty:
         header = label_maps.header_like(image, native.shape, kind=np.float32)
         nifti.write(native, target.uncertainty(case_id), header, _ENTROPY[learnt.activation])
+    if request.form == dicom_seg.FORMAT and request.data is not None:
+        path = target.directory / "dicom" / f"{case_id}.dcm"
+        dicom_seg.write(target.native(case_id), request.data, case_id, learnt.schema, path)
     if target.shape is None:
         return
     # One run: what its network said. Several runs may have as many grids.

@@ -154,7 +154,7 @@ def test_foreign_files(file, refused):
     [
         (lambda m: m.update(format_version=2), "found a package of format 2; expected 1 at most: a newer lms3d can read it"),
         (lambda m: m.update(format_version="1"), "found format_version '1'"),
-        (lambda m: m.update(task="cats"), "task 'cats': expected one of brats, chexnet"),
+        (lambda m: m.update(task="cats"), "task 'cats': expected one of brats, segmentation, chexnet"),
         (lambda m: m.update(task=["brats"]), "found task"),
         (lambda m: m.pop("options"), "found options"),
         (lambda m: m["options"].update(model="vnet"), "found option model 'vnet'"),

@@ -1,0 +1,78 @@
+"""Folders of DICOM series become NIfTI files with a manifest."""
+
+from __future__ import annotations
+
+import csv
+
+import nibabel as nib
+import numpy as np
+import pytest
+import SimpleITK as sitk
+
+from lms3d.data.errors import DataError
+from lms3d.data.volumes import dicom
+from tests.caches import private_cache
+from tests.data import dicom_series
+
+
+def volume(shape=(6, 5, 4), spacing=(1.0, 2.0, 3.0), first=0):
+    image = sitk.GetImageFromArray((np.arange(np.prod(shape)) + first).reshape(shape[::-1]).astype(np.int16))
+    image.SetSpacing(spacing)
+    image.SetOrigin((-10, 20, 5))
+    return image
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Two cases; flair of the first is finer than t1."""
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
+    for number, case in enumerate(("anna", "bert")):
+        dicom_series.write(volume(first=number), tmp_path / "study" / case / "t1", 2 * number)
+    dicom_series.write(volume((12, 10, 8), (0.5, 1.0, 1.5)), tmp_path / "study" / "anna" / "flair", 9)
+    return tmp_path / "study"
+
+
+def test_series_are_channels_on_one_grid(study):
+    assert dicom.is_dicom(study)
+    manifest = dicom.manifest_of(study)
+    with manifest.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["case"] for row in rows] == ["anna", "bert"]
+    assert rows[0] == {"case": "anna", "flair": "anna/flair.nii.gz", "t1": "anna/t1.nii.gz"}
+    assert rows[1]["flair"] == ""
+    flair, t1 = (nib.load(manifest.parent / rows[0][name]) for name in ("flair", "t1"))
+    assert flair.shape == t1.shape == (12, 10, 8)
+    np.testing.assert_array_equal(flair.affine, t1.affine)
+    other = nib.load(manifest.parent / rows[1]["t1"])
+    np.testing.assert_array_equal(other.get_fdata().transpose(2, 1, 0), sitk.GetArrayFromImage(volume(first=1)))
+    expected = [[-1, 0, 0, 10], [0, -2, 0, -20], [0, 0, 3, 5], [0, 0, 0, 1]]  # from left, posterior to right, anterior
+    np.testing.assert_allclose(other.affine, expected)
+    assert b"Doe" not in b"".join(path.read_bytes() for path in manifest.parent.rglob("*.nii.gz"))
+
+
+def test_it_is_made_once_and_again_if_a_file_changes(study):
+    manifest = dicom.manifest_of(study)
+    (study / "bert" / "t1" / ".DS_Store").write_bytes(b"junk")
+    assert dicom.manifest_of(study) == manifest
+    next((study / "bert" / "t1").glob("*.dcm")).unlink()
+    assert dicom.manifest_of(study) != manifest
+
+
+def test_one_case_alone_has_the_name_of_the_folder(study):
+    assert (
+        next(csv.DictReader(dicom.manifest_of(study / "anna").open()))["case"],
+        dicom.manifest_of(study / "anna").read_text().splitlines()[0].split(",")[1],
+    ) == ("anna", "flair")
+
+
+def test_what_cannot_be_used_is_named(study):
+    dicom_series.write(volume(), study / "more", 30)
+    for path in (study / "more").iterdir():
+        path.rename(study / "bert" / "t1" / f"more{path.name}")
+    (study / "more").rmdir()
+    with pytest.raises(DataError, match=r"bert/t1: found 2 DICOM series; expected one DICOM series in each folder"):
+        dicom.manifest_of(study)
+    (study / "loose.dcm").write_bytes((study / "anna" / "t1" / "001.dcm").read_bytes())
+    with pytest.raises(DataError, match=r"study: found DICOM files there; expected one"):
+        dicom.manifest_of(study)
+    assert not dicom.is_dicom(study.parent / "nowhere")
