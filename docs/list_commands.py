@@ -22,8 +22,8 @@ _FIRST = ("train", "predict", "evaluate", "package", "plan", "doctor", "launch")
 _HEAD = """# Commands
 
 Made by `python -m docs.list_commands` from the parsers. `python -m NAME --help` says more of each, `--version` which lms3d it is.
-An installation has `lms3d train`, `lms3d prepare` and so on for `lms3d.train` and `data.prepare`, and
-`python -m lms3d.experiments.NAME` for `experiments.NAME`. Sizes are written as `900MiB` or `6GiB`.
+An installation has `lms3d train`, `lms3d prepare` and so on for `lms3d.train` and `data.prepare`; experiments are called
+`lms3d.experiments.NAME` there. Sizes are written as `900MiB` or `6GiB`.
 Commands write to `--output` and to the cache (`LMS3D_CACHE`, by default `~/.cache/lms3d`) and nowhere else.
 Experiments write `report.md`, tables and figures, and continue where they were stopped.
 

@@ -5,7 +5,6 @@ lms3d completion bash > ~/.local/share/bash-completion/completions/lms3d
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -30,10 +29,10 @@ def script(shell: str) -> str:
     parser = cli.Parser(prog="lms3d")
     commands = parser.add_subparsers()
     for name, (module, what) in COMMANDS.items():
-        own: argparse.ArgumentParser = import_module(module)._parser()
+        own = import_module(module)._parser()
         for action in own._actions:
             if action.metavar in _PATHS:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+                action.complete = shtab.FILE
         commands.add_parser(
             name, parents=[own], add_help=False, conflict_handler="resolve", help=what, description=what
         )

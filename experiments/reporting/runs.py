@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -35,7 +36,9 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
     shown = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)
     started = time.monotonic()
     with (folder / LOG).open("w", encoding="utf-8") as log:
-        code = commands.exit_code([*of_module(f"lms3d.{words[0]}"), *words[1:]], log)
+        code = commands.exit_code(
+            [*of_module(re.sub(r"^experiments\.", "lms3d.experiments.", words[0])), *words[1:]], log
+        )
     made = Run(
         command=f"python -m {shown}",
         exit_code=code,
