@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data import pseudonyms, split
-from data.brats import layouts
-from experiments.harness import baseline, command, commands, page, table
 from lms3d import cli
+from lms3d.data import pseudonyms, split
+from lms3d.data.brats import layouts
+from lms3d.experiments.harness import baseline, command, commands, page, table
 from lms3d.files import writable_folder
 from lms3d.tasks.brats.intensity_baseline import TITLE
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats import layouts
-from data.brats.case import load_images, load_truth
-from data.brats.geometry import foreground_box
-from data.brats.schema import CHANNELS, LabelSchema
-from experiments.harness import command, commands
 from lms3d import cli
+from lms3d.data import pseudonyms
+from lms3d.data.brats import layouts
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.geometry import foreground_box
+from lms3d.data.brats.schema import CHANNELS, LabelSchema
+from lms3d.experiments.harness import command, commands
 from lms3d.files import replacing
 
 _DESCRIPTION = """\

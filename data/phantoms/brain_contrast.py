@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy import ndimage
 
-from data.brats.schema import CHANNELS
-from data.phantoms.brain_anatomy import Brain
-from data.phantoms.brain_tumour import ENHANCING, NECROSIS, OEDEMA
-from data.phantoms.exact import blur, exp, normal, normals, smooth_field
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.phantoms.brain_anatomy import Brain
+from lms3d.data.phantoms.brain_tumour import ENHANCING, NECROSIS, OEDEMA
+from lms3d.data.phantoms.exact import blur, exp, normal, normals, smooth_field
 
 INTENSITIES = {
     "t1": {

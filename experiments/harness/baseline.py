@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data import split
-from data.brats import layouts
-from data.brats.case import load_images, load_truth
-from data.brats.geometry import foreground_box
-from data.brats.layouts import DataSet
 from lms3d.console import progress
+from lms3d.data import split
+from lms3d.data.brats import layouts
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.geometry import foreground_box
+from lms3d.data.brats.layouts import DataSet
 from lms3d.files import write_json
 from lms3d.scoring import rules, statistics
 from lms3d.scoring.dice import PERFECT

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from data import split
-from experiments import intensity_baseline
-from experiments.harness import baseline
+from lms3d.data import split
+from lms3d.experiments import intensity_baseline
+from lms3d.experiments.harness import baseline
 from tests.data.small_data import random_case, write_case
 
 

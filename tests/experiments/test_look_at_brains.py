@@ -1,7 +1,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import look_at_brains
+from lms3d.experiments import look_at_brains
 from tests.data.small_data import random_case, write_case
 
 
