@@ -15,7 +15,7 @@
 |   `tfrecord`, `shards`, `records`, `pipeline` | TFRecord shards: the format, writing, reading; batches               |
 | `phantoms/`                  | embedded data sets in both layouts; `exact`: arithmetic that is the same everywhere   |
 | `split`, `stream`, `workers`, `files`, `errors` | shared by all                                                      |
-| `prepare`                    | `python -m data.prepare`                                                              |
+| `prepare`                    | `python -m lms3d.data.prepare`                                                              |
 
 Only `stream` and the two `pipeline`s import TensorFlow.
 """

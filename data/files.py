@@ -24,10 +24,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.errors import DataError
 from lms3d.common.disk import remove, sweep, sync, sync_folder, token, try_to_write
 from lms3d.common.json_values import parse
 from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE
+from lms3d.data.errors import DataError
 
 _PATIENCE_SECONDS = 3.0
 

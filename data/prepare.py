@@ -1,4 +1,4 @@
-"""`python -m data.prepare`: checks a data set and builds its training cache ahead of time."""
+"""`python -m lms3d.data.prepare`: checks a data set and builds its training cache ahead of time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from data import pseudonyms
-from data.brats import cache, fingerprint, layouts
-from data.brats.preprocess import Preprocessing, cube
-from data.brats.schema import SCHEMAS
-from data.chest_xray import collection as chest_xray
-from data.chest_xray import shards
-from data.errors import DataError, in_words
-from data.files import Progress
-from data.words import counted
 from lms3d.common.disk import cache_directory
+from lms3d.data import pseudonyms
+from lms3d.data.brats import cache, fingerprint, layouts
+from lms3d.data.brats.preprocess import Preprocessing, cube
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.chest_xray import collection as chest_xray
+from lms3d.data.chest_xray import shards
+from lms3d.data.errors import DataError, in_words
+from lms3d.data.files import Progress
+from lms3d.data.words import counted
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early, or
@@ -36,11 +36,11 @@ of 256, split by patient into training, validation and test (by the official lis
 
 _EPILOG = """\
 examples:
-  python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --resolution 144
-  python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --examine
-  python -m data.prepare ~/MICCAI_BraTS2020_TrainingData --box 160x192x160 --skip-bad
-  python -m data.prepare ~/my_cases --labels brats2023 --resolution 96 --cache /fast/disk
-  python -m data.prepare ~/ChestX-ray14 --resolution 224 --skip-bad
+  python -m lms3d.data.prepare ~/MICCAI_BraTS2020_TrainingData --resolution 144
+  python -m lms3d.data.prepare ~/MICCAI_BraTS2020_TrainingData --examine
+  python -m lms3d.data.prepare ~/MICCAI_BraTS2020_TrainingData --box 160x192x160 --skip-bad
+  python -m lms3d.data.prepare ~/my_cases --labels brats2023 --resolution 96 --cache /fast/disk
+  python -m lms3d.data.prepare ~/ChestX-ray14 --resolution 224 --skip-bad
 
 exit codes: 0 done, 2 wrong option or wrong input (one line says which file), 130 interrupted (run again to go on)"""
 
@@ -196,7 +196,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="python -m data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout)
+    parser = _Parser(
+        prog="python -m lms3d.data.prepare", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=layout
+    )
     add = parser.add_argument
     add("data", type=_place, metavar="DATA", help="folder of the data set, or a manifest of scans (.csv, .json)")
     edge = f"edge of the cube, a multiple of 16 (default: {_CUBE}), or of the square, 32 to 1024 (default: {_SQUARE})"

@@ -25,12 +25,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import files
-from data.errors import DataError
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.errors import DataError
 
 if TYPE_CHECKING:
-    from data.brats.case import Case
+    from lms3d.data.brats.case import Case
 
 _VARIABLE = "LMS3D_ANONYMOUS"  # so that processes that this one starts hide names, too
 _KEY_BYTES, _DIGITS = 32, 10

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats.patients import patient_of
-from data.errors import DataError
-from data.files import read_json, reported_writes, write_json
+from lms3d.data import pseudonyms
+from lms3d.data.brats.patients import patient_of
+from lms3d.data.errors import DataError
+from lms3d.data.files import read_json, reported_writes, write_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from joblib import cpu_count  # type: ignore[import-untyped]
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 AHEAD_BYTES = 256 * 2**20
 """The host memory for batches that are loaded ahead of the training: 13 batches of 32 radiographs, or 2 of one volume at 192^3."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from joblib import cpu_count  # type: ignore[import-untyped]
 
-from data.errors import DataError
-from data.files import Progress
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
 
 _MOST_WORKERS = 16  # a worker needs up to 1 GB; more of them would gain little time for a lot of memory
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import command, commands, page, runs, store
-from experiments.harness.child import of_module
-from experiments.harness.table import cell, markdown, read_csv, write_csv
 from lms3d import cli, errors
 from lms3d.device import machine
+from lms3d.experiments.harness import command, commands, page, runs, store
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.table import cell, markdown, read_csv, write_csv
 from lms3d.files import writable_folder
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.feeding import accepted
-from experiments.feeding.accepted import COMPARED, Point, Result
-from experiments.feeding.spread import difference
-from experiments.harness import command, page, table
-from experiments.harness.table import markdown
 from lms3d import cli, errors
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.feeding.accepted import COMPARED, Point, Result
+from lms3d.experiments.feeding.spread import difference
+from lms3d.experiments.harness import command, page, table
+from lms3d.experiments.harness.table import markdown
 from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
@@ -170,7 +170,7 @@ def write_csv(found: Sequence[Pair], path: Path) -> None:
 
 def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
     """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
-    from experiments.harness.figure import legend_below
+    from lms3d.experiments.harness.figure import legend_below
     from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, plain, plt, save
 
     kinds = list(dict.fromkeys(pair.a.data for pair in found))

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data import pseudonyms
-from experiments.harness import command, commands, page, runs, store
-from experiments.harness.child import of_module
-from experiments.harness.table import markdown
 from lms3d import cli, errors
+from lms3d.data import pseudonyms
+from lms3d.experiments.harness import command, commands, page, runs, store
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.table import markdown
 from lms3d.files import writable_folder, write_json, write_text
 
 if TYPE_CHECKING:
@@ -210,8 +210,8 @@ def _predict(run: Run) -> None:
 
 
 def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
-    from data import split
-    from data.brats import layouts
+    from lms3d.data import split
+    from lms3d.data.brats import layouts
 
     if not path.exists():
         found = layouts.find_cases(data, labels=options.labels, require_complete=False)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import command, methods
-from experiments.harness.child import Child, ChildFailed
-from experiments.harness.part import MIB, Part
 from lms3d import cli, console, errors
+from lms3d.experiments.harness import command, methods
+from lms3d.experiments.harness.child import Child, ChildFailed
+from lms3d.experiments.harness.part import MIB, Part
 from lms3d.units import format_seconds, format_size
 
 _DESCRIPTION = """\
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
 
 def measure(name: str, side: int, batch: int, limit: int, steps: int) -> Measured:
     """Trains with both methods. side: 0 is the network's usual one. limit: in bytes."""
-    from experiments.architectures import NETWORKS
+    from lms3d.experiments.architectures import NETWORKS
 
     network = NETWORKS[name]
     if side % network.multiple:

@@ -24,18 +24,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import command, methods, page, store
-from experiments.harness.bench import Bench, Trainer, means
-from experiments.harness.child import Child, ChildFailed
-from experiments.harness.command import SomeFailed
-from experiments.harness.part import MIB, Part
-from experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
-from experiments.harness.ranks import RunFailed
-from experiments.harness.store import Record, Records
-from experiments.harness.table import cell, markdown, write_csv
-from experiments.links import machines
-from experiments.links.link import Link
 from lms3d import cli
+from lms3d.experiments.harness import command, methods, page, store
+from lms3d.experiments.harness.bench import Bench, Trainer, means
+from lms3d.experiments.harness.child import Child, ChildFailed
+from lms3d.experiments.harness.command import SomeFailed
+from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
+from lms3d.experiments.harness.ranks import RunFailed
+from lms3d.experiments.harness.store import Record, Records
+from lms3d.experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.links import machines
+from lms3d.experiments.links.link import Link
 from lms3d.files import writable_folder, write_json
 
 WARM_UP = 2

@@ -22,11 +22,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data import pseudonyms
-from experiments.arms import plan, report, runs
-from experiments.harness import command, commands, store
-from experiments.harness.ranks import HORVODRUN
 from lms3d import cli, errors
+from lms3d.data import pseudonyms
+from lms3d.experiments.arms import plan, report, runs
+from lms3d.experiments.harness import command, commands, store
+from lms3d.experiments.harness.ranks import HORVODRUN
 from lms3d.files import writable_folder
 
 FREE = ("output", "anonymous", "folds", "seeds")

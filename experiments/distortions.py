@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats import cache, layouts, normalise
-from data.brats.distortions import DISTORTIONS, Sample
-from data.brats.preprocess import cube
-from data.brats.schema import CHANNELS
-from data.phantoms import brains
-from experiments.harness import command
 from lms3d import cli
 from lms3d.console import progress
+from lms3d.data import pseudonyms
+from lms3d.data.brats import cache, layouts, normalise
+from lms3d.data.brats.distortions import DISTORTIONS, Sample
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.phantoms import brains
+from lms3d.experiments.harness import command
 from lms3d.files import replacing
 
 _DESCRIPTION = """\

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import command, page, store
-from experiments.harness.bench import Bench
-from experiments.links import machines, study
-from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.study import FLOOR, SHARES, Study
-from experiments.overhead.schedule import Wanted
 from lms3d import cli
+from lms3d.experiments.harness import command, page, store
+from lms3d.experiments.harness.bench import Bench
+from lms3d.experiments.links import machines, study
+from lms3d.experiments.links.copying import copy_seconds_per_byte
+from lms3d.experiments.links.study import FLOOR, SHARES, Study
+from lms3d.experiments.overhead.schedule import Wanted
 from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
@@ -76,7 +76,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 def write(model: str, bench: Bench, typed: str) -> str:
     """Writes CSV, figure and report.md of what there is, and returns the report."""
-    from experiments.links import figure, report
+    from lms3d.experiments.links import figure, report
 
     results, rates, output = bench.found(), study.read_rates(bench.folder), bench.folder
     found = [report.Found(results, model, int(side), rates[side]) for side in sorted(rates, key=int)]

@@ -14,11 +14,11 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from experiments.harness import command, methods, page, table
-from experiments.harness.bench import Trainer
-from experiments.harness.child import Child, ChildFailed
-from experiments.harness.part import MIB, Part
 from lms3d import cli, console, errors
+from lms3d.experiments.harness import command, methods, page, table
+from lms3d.experiments.harness.bench import Trainer
+from lms3d.experiments.harness.child import Child, ChildFailed
+from lms3d.experiments.harness.part import MIB, Part
 from lms3d.units import format_seconds
 
 PATIENCE_SECONDS = 1800.0

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from experiments.harness import command
-from experiments.harness.part import MIB
-from experiments.harness.table import write_csv
 from lms3d import cli, console
+from lms3d.experiments.harness import command
+from lms3d.experiments.harness.part import MIB
+from lms3d.experiments.harness.table import write_csv
 
 _DESCRIPTION = """\
 Predict the smallest memory limits of a training step by resolution: without LMS, with whole tensors, in slabs. Writes floors.csv
@@ -66,7 +66,7 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
     import tensorflow as tf
 
     import lms3d
-    import models
+    from lms3d import models
     from lms3d.scoring import losses
 
     for resolution in resolutions:

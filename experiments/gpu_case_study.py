@@ -18,16 +18,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments.accelerator import card as cards
-from experiments.accelerator import page, scale
-from experiments.accelerator.card import Card
-from experiments.accelerator.sections import SECTIONS
-from experiments.accelerator.study import FAILED, Study
-from experiments.accelerator.trainings import Trainings
-from experiments.harness import command
-from experiments.harness.command import SomeFailed
-from experiments.reporting.runs import NOTE, Run
 from lms3d import cli, errors
+from lms3d.experiments.accelerator import card as cards
+from lms3d.experiments.accelerator import page, scale
+from lms3d.experiments.accelerator.card import Card
+from lms3d.experiments.accelerator.sections import SECTIONS
+from lms3d.experiments.accelerator.study import FAILED, Study
+from lms3d.experiments.accelerator.trainings import Trainings
+from lms3d.experiments.harness import command
+from lms3d.experiments.harness.command import SomeFailed
+from lms3d.experiments.reporting.runs import NOTE, Run
 from lms3d.files import writable_folder, write_json
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from experiments.feeding import alone, results, timeline
-from experiments.feeding.results import ALONE, DEVICE, TRAINING
-from experiments.feeding.study import Study, add_options
-from experiments.harness import command, page
-from experiments.harness.ranks import BUSY_SECONDS
-from experiments.harness.store import Record
-from experiments.profiling.lanes import Trace
 from lms3d import cli
 from lms3d.device import machine
+from lms3d.experiments.feeding import alone, results, timeline
+from lms3d.experiments.feeding.results import ALONE, DEVICE, TRAINING
+from lms3d.experiments.feeding.study import Study, add_options
+from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness.ranks import BUSY_SECONDS
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.profiling.lanes import Trace
 from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
@@ -82,7 +82,7 @@ def _study(options: argparse.Namespace, typed: str) -> None:
 
 def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
     """Profiles of some steps with each order; timelines.md, .csv and .png."""
-    from experiments.feeding.images import shards_of
+    from lms3d.experiments.feeding.images import shards_of
 
     found: dict[tuple[str, str], Trace] = {}
     if options.again:
@@ -107,7 +107,7 @@ def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
 
 def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind, on shards that are there."""
-    from experiments.feeding.images import shards_of
+    from lms3d.experiments.feeding.images import shards_of
 
     resolution = options.training_resolution if kind == TRAINING else options.resolution
     shards = shards_of(options.data, resolution, max(study.ranks)).directory
@@ -138,7 +138,7 @@ def _training(
 
 def _report(study: Study, options: argparse.Namespace, typed: str) -> list[str]:
     """Writes CSV and figure of what there is, and returns the sections of report.md."""
-    from experiments.feeding import figure
+    from lms3d.experiments.feeding import figure
 
     found = study.found(tuple(results.KINDS))
     results.write_csv(found, study.output / "input_pipeline.csv")

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import command, page, store
-from experiments.harness.bench import Bench
-from experiments.harness.part import MIB, Result
-from experiments.overhead import over_resolution, promises, results, schedule
 from lms3d import cli, errors
+from lms3d.experiments.harness import command, page, store
+from lms3d.experiments.harness.bench import Bench
+from lms3d.experiments.harness.part import MIB, Result
+from lms3d.experiments.overhead import over_resolution, promises, results, schedule
 from lms3d.files import writable_folder
 from lms3d.units import format_size
 
@@ -107,7 +107,7 @@ def write_over_resolution(wanted: schedule.Wanted, bench: Bench, typed: str) -> 
 
 def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
     """Writes CSV, figure and report.md of what there is, and returns the report."""
-    from experiments.overhead import figure
+    from lms3d.experiments.overhead import figure
 
     found, output = bench.found(), bench.folder
     results.write_csv(found, output / "overhead.csv")

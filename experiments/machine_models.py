@@ -12,16 +12,16 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from experiments.harness import command, page, published
-from experiments.harness.published import HIGH, LOW, NEXT
-from experiments.harness.store import Record, UpToDate
-from experiments.harness.table import write_csv
-from experiments.machines import calibration, ours, predictions, report, steps
-from experiments.machines.calibration import Tried
-from experiments.machines.ours import Case
-from experiments.machines.predictions import Row
-from experiments.machines.steps import ARTICLE, Step
 from lms3d import cli
+from lms3d.experiments.harness import command, page, published
+from lms3d.experiments.harness.published import HIGH, LOW, NEXT
+from lms3d.experiments.harness.store import Record, UpToDate
+from lms3d.experiments.harness.table import write_csv
+from lms3d.experiments.machines import calibration, ours, predictions, report, steps
+from lms3d.experiments.machines.calibration import Tried
+from lms3d.experiments.machines.ours import Case
+from lms3d.experiments.machines.predictions import Row
+from lms3d.experiments.machines.steps import ARTICLE, Step
 from lms3d.files import writable_folder
 from lms3d.machines import files
 from lms3d.machines.model import MachineModel
@@ -112,7 +112,7 @@ def _ours(case: Case, machine: MachineModel, side: int) -> Record:
 
 def write(output: Path, part: Record, cases: Sequence[Record], typed: str) -> str:
     """Writes tables and figure of what there is, and returns the report."""
-    from experiments.machines import figure
+    from lms3d.experiments.machines import figure
 
     rows, tried = [Row(**row) for row in part["rows"]], [Tried(**one) for one in part["tried"]]
     write_csv(output / "published.csv", report.COLUMNS, report.records(rows))

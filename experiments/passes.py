@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.harness import command
-from experiments.harness.table import markdown
 from lms3d import cli, console
 from lms3d.engine.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
+from lms3d.experiments.harness import command
+from lms3d.experiments.harness.table import markdown
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -65,8 +65,8 @@ def block(*, added: bool) -> tuple[Passes, Passes]:
     """The passes forward and backward. added: with an addition."""
     import tensorflow as tf
 
-    from models.isensee2017 import LEAKY_SLOPE
-    from models.layers import InstanceNormalization
+    from lms3d.models.isensee2017 import LEAKY_SLOPE
+    from lms3d.models.layers import InstanceNormalization
 
     layer = InstanceNormalization(negative_slope=LEAKY_SLOPE)
     layer.build(SHAPE)
@@ -87,7 +87,7 @@ def block(*, added: bool) -> tuple[Passes, Passes]:
 
 def table() -> str:
     """The passes of a block, as Markdown."""
-    from models import fused
+    from lms3d.models import fused
 
     ways: dict[str, Any] = {"compiled operations": contextlib.nullcontext(), "TensorFlow's own": fused.plain()}
     rows: dict[str, list[tuple[Passes, Passes]]] = {

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import command, commands, page
-from experiments.harness.child import of_module
-from experiments.profiling import lanes, measure, report, xplane
-from experiments.profiling.report import Run
 from lms3d import cli, tasks
 from lms3d.device import machine
+from lms3d.experiments.harness import command, commands, page
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.profiling import lanes, measure, report, xplane
+from lms3d.experiments.profiling.report import Run
 from lms3d.files import writable_folder
 from lms3d.units import format_size
 
@@ -61,7 +61,7 @@ def _profile(options: argparse.Namespace, typed: str) -> None:
 
 def write(runs: Sequence[Run], traces: Sequence[tuple[str, Any]], output: Path, conditions: Sequence[str]) -> str:
     """Writes report, CSV, JSON, timeline, and a trace for each run, and returns the report."""
-    from experiments.profiling import figure, perfetto
+    from lms3d.experiments.profiling import figure, perfetto
 
     report.write(runs, output)
     figure.draw(traces, output / "timeline.png")
@@ -78,7 +78,7 @@ def _trained(options: argparse.Namespace, run_dir: Path) -> Path:
     """The run in `run_dir`, trained unless it has a profile: a range of batches that was missed cannot be profiled any more."""
     if options.again or not list(run_dir.rglob("*.xplane.pb")):
         shutil.rmtree(run_dir, ignore_errors=True)
-        commands.run([*of_module("experiments.profiling.training"), *train_words(options, run_dir)])
+        commands.run([*of_module("lms3d.experiments.profiling.training"), *train_words(options, run_dir)])
     return run_dir
 
 

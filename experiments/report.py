@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import command
-from experiments.harness.command import SomeFailed
-from experiments.harness.commands import data_folder
-from experiments.reporting.chapters import CHAPTERS, Chapter
-from experiments.reporting.runs import NOTE, Run, brought, known, run
 from lms3d import cli, console
+from lms3d.experiments.harness import command
+from lms3d.experiments.harness.command import SomeFailed
+from lms3d.experiments.harness.commands import data_folder
+from lms3d.experiments.reporting.chapters import CHAPTERS, Chapter
+from lms3d.experiments.reporting.runs import NOTE, Run, brought, known, run
 from lms3d.files import writable_folder
 from lms3d.units import format_seconds
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace, typed: str) -> None:
-    from experiments.reporting import pages
+    from lms3d.experiments.reporting import pages
 
     output = writable_folder(Path(options.output).expanduser(), "--output").absolute()
     chapters = [chapter for chapter in CHAPTERS if chapter.name in (options.only or [chapter.name])]

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.feeding import accepted
-from experiments.feeding.accepted import Point
-from experiments.feeding.study import Study, add_options
-from experiments.harness import command, page
-from experiments.harness.store import Record
-from experiments.harness.table import cell, markdown
 from lms3d import cli
 from lms3d.device import machine
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.feeding.accepted import Point
+from lms3d.experiments.feeding.study import Study, add_options
+from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.harness.table import cell, markdown
 from lms3d.files import write_json
 
 KINDS = SYNTHETIC, REAL = "synthetic", "real"
@@ -94,7 +94,7 @@ def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: 
 
 def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind of data."""
-    from experiments.feeding.images import shards_of
+    from lms3d.experiments.feeding.images import shards_of
 
     shards = str(shards_of(options.data, options.resolution, max(study.ranks)).directory) if kind == REAL else None
     asked = {

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import command, page, store
-from experiments.harness.command import SomeFailed
-from experiments.harness.ranks import Launcher, default_cores_per_rank
-from experiments.scalability import model_report, probe, result, runs, table
-from experiments.scalability.case_study import fitted
-from experiments.scalability.model import STRONG, WEAK
 from lms3d import cli, errors
+from lms3d.experiments.harness import command, page, store
+from lms3d.experiments.harness.command import SomeFailed
+from lms3d.experiments.harness.ranks import Launcher, default_cores_per_rank
+from lms3d.experiments.scalability import model_report, probe, result, runs, table
+from lms3d.experiments.scalability.case_study import fitted
+from lms3d.experiments.scalability.model import STRONG, WEAK
 from lms3d.files import writable_folder, write_json
 
 _DESCRIPTION = """\
@@ -96,14 +96,14 @@ def _model(output: Path) -> None:
     """Print the model's tables, then write its CSV and figure."""
     print(model_report.report(), flush=True)
     model_report.write_predictions(model_report.predictions(fitted()), output / "model.csv")
-    from experiments.scalability import figure  # after the tables: Matplotlib takes longer than they do
+    from lms3d.experiments.scalability import figure  # after the tables: Matplotlib takes longer than they do
 
     figure.draw_model(output / "model.png")
 
 
 def _write_measured(runner: runs.Runner, label: str, typed: str) -> str:
     """Writes CSV, figure, result.json and report.md of what there is, and returns the report of the real runs."""
-    from experiments.scalability import figure
+    from lms3d.experiments.scalability import figure
 
     found, output = runner.measurements(), runner.folder
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None

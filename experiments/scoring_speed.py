@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats.case import Case
-from data.brats.geometry import Box, Geometry
-from data.brats.schema import schema_named
-from experiments.harness import command
 from lms3d import cli
+from lms3d.data.brats.case import Case
+from lms3d.data.brats.geometry import Box, Geometry
+from lms3d.data.brats.schema import schema_named
+from lms3d.experiments.harness import command
 from lms3d.tasks.brats.job import Job, Source
 
 SHAPE = (240, 240, 155)

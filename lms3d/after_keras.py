@@ -17,7 +17,7 @@ from typing import Any
 from lms3d import own_packages
 
 LIBRARIES = ("keras", "tensorflow")
-HOLDERS = ("models.layers", "lms3d.scoring.keras_dice", "lms3d.scoring.findings", "lms3d.scoring.losses")
+HOLDERS = ("lms3d.models.layers", "lms3d.scoring.keras_dice", "lms3d.scoring.findings", "lms3d.scoring.losses")
 """The modules that register their classes with Keras when they are imported."""
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from data import pseudonyms
+    from lms3d.data import pseudonyms
     from lms3d.scoring import tables
     from lms3d.tasks import DEFAULT_TASK, TASKS
     from lms3d.tasks.task import EvaluateRequest

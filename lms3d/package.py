@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _package(options: argparse.Namespace) -> None:
-    from data import pseudonyms
     from lms3d import console
+    from lms3d.data import pseudonyms
     from lms3d.device import startup
     from lms3d.tasks.packages import archive, package, summary
 

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from data import pseudonyms
     from lms3d import console, files, tasks
+    from lms3d.data import pseudonyms
     from lms3d.errors import InputError
     from lms3d.tasks import inference
     from lms3d.tasks.packages import package as packages

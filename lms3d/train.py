@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from data import pseudonyms
-from data.errors import unwrap
 from lms3d import cli, command_options, errors, tasks
+from lms3d.data import pseudonyms
+from lms3d.data.errors import unwrap
 from lms3d.device import circumstances
 from lms3d.errors import InputError
 from lms3d.ranks import elastic, job

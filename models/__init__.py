@@ -4,7 +4,7 @@ To add a network: write a module here whose function has the decorator `@registe
 the choices of the task that trains it (`lms3d/tasks/<task>/options.py`, which `--help` reads without Keras).
 """
 
-from models import chexnet, isensee2017, unet3d
-from models.registry import IMAGES, NETWORKS, VOLUMES, build, names, register
+from lms3d.models import chexnet, isensee2017, unet3d
+from lms3d.models.registry import IMAGES, NETWORKS, VOLUMES, build, names, register
 
 __all__ = ["IMAGES", "NETWORKS", "VOLUMES", "build", "chexnet", "isensee2017", "names", "register", "unet3d"]

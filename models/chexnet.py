@@ -17,7 +17,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from models.registry import IMAGES, register
+from lms3d.models.registry import IMAGES, register
 
 PATHOLOGIES = 14
 IMAGENET_CLASSES = 1000

@@ -17,8 +17,8 @@ from typing import Any
 
 import keras
 
-from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
-from models.registry import VOLUMES, register
+from lms3d.models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from lms3d.models.registry import VOLUMES, register
 
 LEAKY_SLOPE = 0.3  # of the reference code; the paper says 0.01
 HEADS = 3  # deep supervision: the outputs of this many top levels are summed

@@ -16,8 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from models import fused, instance_norm
-from models.instance_norm import sizes
+from lms3d.models import fused, instance_norm
+from lms3d.models.instance_norm import sizes
 
 PACKAGE = "lms3d"
 _TRACED_FOR_GPU: ContextVar[bool] = ContextVar("traced_for_gpu", default=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import keras
 
-from models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D
-from models.registry import VOLUMES, register
+from lms3d.models.layers import ChannelDropout, Conv3D, InstanceNormalization, JoinedConv3D
+from lms3d.models.registry import VOLUMES, register
 
 
 @register("unet3d", takes=VOLUMES)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
-from data import pseudonyms
+from lms3d.data import pseudonyms
 from tests.browser import found as found_browser
 from tests.caches import private_cache
 from tests.fork_server import READ_WHEN_USED, Commands

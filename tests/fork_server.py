@@ -46,7 +46,7 @@ PACKAGES = ("lms3d", "models", "data", "experiments")
 NOT_IMPORTED = (
     "lms3d.ranks.horovod",
     "lms3d.ranks.notices",
-    "experiments.harness.steps_torch",
+    "lms3d.experiments.harness.steps_torch",
 )
 """They load libraries that few commands need."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # TensorFlow's import reads it, and lms3d sets it before

@@ -9,7 +9,7 @@ from functools import partial
 
 import keras
 
-from models import chexnet, isensee2017, registry, unet3d
+from lms3d.models import chexnet, isensee2017, registry, unet3d
 
 
 def _replace(name, build):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import SimpleITK as sitk
 
-from data.brats.schema import CHANNELS
+from lms3d.data.brats.schema import CHANNELS
 
 N4_CHANNELS = ("t1", "t1ce", "t2")
 """The channels that are corrected. FLAIR is not, since N4 would take part of the oedema for a bias field."""

@@ -7,7 +7,7 @@
         <case id>/truth.npy         (A, B, C) uint8, absent for a case without truth
         <case id>/entry.json        geometry, scale, statistics, size and checksum of both files
 
-It follows rules CACHE-1, -2 and -3 of `data.files`.
+It follows rules CACHE-1, -2 and -3 of `lms3d.data.files`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from data import files
-from data.brats.case import Case, load_images, load_truth, require_usable
-from data.brats.geometry import Geometry, foreground_box
-from data.brats.header import GZIP
-from data.brats.preprocess import Preprocessing, to_grid
-from data.brats.schema import LabelSchema
-from data.errors import DataError
-from data.files import Progress
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.brats.case import Case, load_images, load_truth, require_usable
+from lms3d.data.brats.geometry import Geometry, foreground_box
+from lms3d.data.brats.header import GZIP
+from lms3d.data.brats.preprocess import Preprocessing, to_grid
+from lms3d.data.brats.schema import LabelSchema
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.workers import run_all
 
 _FORMAT = 2  # raise it when a change of the preprocessing changes the stored arrays
 _SAMPLE_BYTES = 4096
@@ -42,7 +42,7 @@ _NOTHING = (errno.ENOENT, errno.ELOOP)  # a link to nothing, or to itself
 _LEAST_STD = 1e-4  # a share of the mean; a modality with one value everywhere must not become infinite
 _REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
-LEAVE_OUT = "python -m data.prepare DATA --skip-bad"
+LEAVE_OUT = "python -m lms3d.data.prepare DATA --skip-bad"
 _INDEX, _SKIPPED, _BAD = "index.json", "skipped.csv", ".bad"
 
 

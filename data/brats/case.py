@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats import frame, volume
-from data.brats.header import Header, read_header, text, unusable
-from data.brats.patients import patient_of
-from data.brats.schema import CHANNELS, LabelSchema
-from data.errors import DataError
+from lms3d.data.brats import frame, volume
+from lms3d.data.brats.header import Header, read_header, text, unusable
+from lms3d.data.brats.patients import patient_of
+from lms3d.data.brats.schema import CHANNELS, LabelSchema
+from lms3d.data.errors import DataError
 
 _NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
 _FARTHEST = 0.25  # under any scale factor: true fractions (1.5) are no labels

@@ -17,8 +17,8 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
-from data.brats.schema import SCHEMAS, LabelSchema, remember
-from data.errors import DataError
+from lms3d.data.brats.schema import SCHEMAS, LabelSchema, remember
+from lms3d.data.errors import DataError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}(-[0-9a-f]{8})?")
 _KEYS = ("name", "labels", "regions", "learnt", "nested")

@@ -19,7 +19,7 @@ import numpy as np
 import SimpleITK as sitk
 from scipy import ndimage
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 ELASTIC_POINTS, ELASTIC_SHARE = 7, 0.04
 """The number of control points per axis, and the largest displacement as a share of the axis."""

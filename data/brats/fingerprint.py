@@ -18,16 +18,16 @@ import pandas as pd
 from nibabel.affines import voxel_sizes
 from nibabel.orientations import aff2axcodes
 
-from data import files
-from data.brats.cache import data_fingerprint
-from data.brats.case import Case, load_images, load_truth
-from data.brats.geometry import foreground_box
-from data.brats.schema import CHANNELS, LabelSchema
-from data.errors import DataError
-from data.files import Progress
-from data.words import counted
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.brats.cache import data_fingerprint
+from lms3d.data.brats.case import Case, load_images, load_truth
+from lms3d.data.brats.geometry import foreground_box
+from lms3d.data.brats.schema import CHANNELS, LabelSchema
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.words import counted
+from lms3d.data.workers import run_all
 
 _REPAIR = "delete it and run again"
 _FORMAT = 3  # raise it when the facts change, or other files can be read

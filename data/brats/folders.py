@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data import pseudonyms
-from data.brats import msd, published
-from data.brats.case import Case
-from data.brats.header import ENDINGS
-from data.errors import DataError
+from lms3d.data import pseudonyms
+from lms3d.data.brats import msd, published
+from lms3d.data.brats.case import Case
+from lms3d.data.brats.header import ENDINGS
+from lms3d.data.errors import DataError
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:

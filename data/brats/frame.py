@@ -9,7 +9,7 @@ import numpy as np
 from nibabel.affines import voxel_sizes
 from nibabel.orientations import aff2axcodes, apply_orientation, inv_ornt_aff, io_orientation
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 _TOLERANCE = 1e-3  # in voxels: far above the rounding of headers, and far below the precision of a drawn border
 _SIZES_MM = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 Shape = tuple[int, int, int]
 

@@ -16,8 +16,8 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from data.brats import frame
-from data.errors import DataError
+from lms3d.data.brats import frame
+from lms3d.data.errors import DataError
 
 ENDINGS = (".nii.gz", ".nii")
 """The endings, in order of preference: some mirrors unpack files and keep both."""
@@ -32,7 +32,7 @@ GZIP = b"\x1f\x8b"
 """The first bytes of a compressed file."""
 _SEVERE = 40  # the level of nibabel's header checks from which on a header is refused; others are corrected
 
-_silent = logging.Logger("data.brats.header", logging.CRITICAL + 1)
+_silent = logging.Logger("lms3d.data.brats.header", logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from data import pseudonyms
-from data.brats import folders, manifest, msd, nnunet, patients, published
-from data.brats.case import Case, require_usable
-from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema, schema_named
-from data.errors import DataError, NoCaseError
-from data.files import readable_directory
+from lms3d.data import pseudonyms
+from lms3d.data.brats import folders, manifest, msd, nnunet, patients, published
+from lms3d.data.brats.case import Case, require_usable
+from lms3d.data.brats.schema import CHANNELS, SCHEMAS, LabelSchema, schema_named
+from lms3d.data.errors import DataError, NoCaseError
+from lms3d.data.files import readable_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class DataSet:
 
     @property
     def patients(self) -> dict[str, str]:
-        """Case id -> patient, for `data.split`."""
+        """Case id -> patient, for `lms3d.data.split`."""
         return {case.id: case.patient for case in self.cases}
 
     @property
@@ -53,7 +53,7 @@ class DataSet:
 
     @property
     def known_as(self) -> dict[str, tuple[str, ...]]:
-        """Case id -> every name of its patient, for `data.split.seen`."""
+        """Case id -> every name of its patient, for `lms3d.data.split.seen`."""
         return {case.id: case.known_as for case in self.cases}
 
     def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
@@ -62,7 +62,7 @@ class DataSet:
 
     @property
     def grades(self) -> dict[str, str | None]:
-        """Case id -> "HGG", "LGG" or None: strata for `data.split.folds`."""
+        """Case id -> "HGG", "LGG" or None: strata for `lms3d.data.split.folds`."""
         return {case.id: case.grade for case in self.cases}
 
 
@@ -98,7 +98,7 @@ def find_cases(
 ) -> DataSet:
     """The cases below `root`, sorted by id, and the meaning of their labels. Reads no voxels.
 
-    root: a folder, or a manifest (see `data.brats.manifest`).
+    root: a folder, or a manifest (see `lms3d.data.brats.manifest`).
     labels: the name of a schema in SCHEMAS. It is needed only if the data set is not recognised by its names and path.
     require_truth: whether a case without a label map is an error. If not, its `truth` is None.
     require_complete: whether a case without one of the modalities is an error. If not, reading it is one (`Case.problem`).

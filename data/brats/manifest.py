@@ -5,7 +5,7 @@
 
     [{"case": "anna-1", "t1": "anna/t1.nii.gz", ...}]         manifest.json with the same content
     {"labels": "brats2021", "cases": [...]}                   or with labels: the name of a schema, or a definition
-                                                              (see `data.brats.definition`)
+                                                              (see `lms3d.data.brats.definition`)
 
 A modality that no case has is empty in every row, and filled with zeros. Paths start at the folder of the manifest. Every mistake
 is a DataError with the number of the row, as a spreadsheet counts rows (the head is row 1), or in JSON with that of the object.
@@ -20,14 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data import pseudonyms
-from data.brats import definition
-from data.brats.case import Case
-from data.brats.header import ENDINGS
-from data.brats.schema import CHANNELS, LabelSchema, schema_named
-from data.errors import DataError
-from data.files import delimiter
 from lms3d.common.json_values import decoded, parse
+from lms3d.data import pseudonyms
+from lms3d.data.brats import definition
+from lms3d.data.brats.case import Case
+from lms3d.data.brats.header import ENDINGS
+from lms3d.data.brats.schema import CHANNELS, LabelSchema, schema_named
+from lms3d.data.errors import DataError
+from lms3d.data.files import delimiter
 
 SUFFIXES = (".csv", ".json")
 _NEEDED = ("case", *CHANNELS)
@@ -133,7 +133,7 @@ def _case(path: Path, number: str, row: Mapping[str, Any], absent: Sequence[str]
         for name in named
         if not _is_file(files[name])
     ]
-    problem = f"{problems[0]}, or leave the case out (python -m data.prepare DATA --skip-bad)" if problems else ""
+    problem = f"{problems[0]}, or leave the case out (python -m lms3d.data.prepare DATA --skip-bad)" if problems else ""
     images = {channel: files[channel] for channel in CHANNELS if channel in files}
     return Case(
         id=row["case"], images=images, truth=files.get("truth"), patient=row.get("patient") or "", absent=tuple(absent),

@@ -12,22 +12,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.brats.case import Case
-from data.errors import DataError
-from data.files import read_json
+from lms3d.data.brats.case import Case
+from lms3d.data.errors import DataError
+from lms3d.data.files import read_json
 
 VOLUMES = {"flair": 0, "t1": 1, "t1ce": 2, "t2": 3}
 """Channel -> index on the fourth axis, as dataset.json of Task01 lists them."""
 
 TRAINING, TEST = "imagesTr", "imagesTs"
-_OF_NNUNET = re.compile(r"BRATS_\d+_\d{4}$")  # one channel of a case; see `data.brats.nnunet`
+_OF_NNUNET = re.compile(r"BRATS_\d+_\d{4}$")  # one channel of a case; see `lms3d.data.brats.nnunet`
 _LABELS, _DESCRIPTION = "labelsTr", "dataset.json"
 _MODALITIES = {"flair": "flair", "t1w": "t1", "t1gd": "t1ce", "t2w": "t2"}
 _MEANINGS = {"background": 0, "edema": 1, "non-enhancing tumor": 2, "enhancing tumour": 3}
 
 
 class Task01:
-    """A layout (see `data.brats.layouts`)."""
+    """A layout (see `lms3d.data.brats.layouts`)."""
 
     title = "Medical Segmentation Decathlon, Task01_BrainTumour"
     schema = "msd"

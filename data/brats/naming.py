@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from data.brats.case import Case
-from data.brats.header import ENDINGS
-from data.brats.patients import grade_of
-from data.brats.schema import CHANNELS
+from lms3d.data.brats.case import Case
+from lms3d.data.brats.header import ENDINGS
+from lms3d.data.brats.patients import grade_of
+from lms3d.data.brats.schema import CHANNELS
 
 _SET = r"(?<![a-z])(?:gli|peds?|mets?|ssa|men|goat)"
 _CHALLENGE = re.compile(rf"brats|miccai|{_SET}(?![a-z])", re.IGNORECASE)
@@ -30,7 +30,7 @@ _CASE = re.compile(r"BraTS-[A-Za-z]+-\d{5}")  # numbers in the name of a case ar
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A layout (see `data.brats.layouts`): `<stem><suffix>.nii[.gz]`, with the same stem for all files of a case."""
+    """A layout (see `lms3d.data.brats.layouts`): `<stem><suffix>.nii[.gz]`, with the same stem for all files of a case."""
 
     title: str
     """The name of the data set; if `schema` is empty, with the schemas that it may have."""
@@ -59,7 +59,7 @@ class Named:
         problem = next(
             (
                 f"{folder}: found no {channel} image; expected {stem}{suffix}.nii.gz; add the file, or leave the case out "
-                "(python -m data.prepare DATA --skip-bad)"
+                "(python -m lms3d.data.prepare DATA --skip-bad)"
                 for channel, suffix in suffixes.items()
                 if suffix not in named
             ),

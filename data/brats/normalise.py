@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from data.brats.cache import Cache
-from data.brats.schema import CHANNELS
-from data.errors import DataError
+from lms3d.data.brats.cache import Cache
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.errors import DataError
 
 KINDS = ("case", "global")
 

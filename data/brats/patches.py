@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from data.brats.geometry import Box, Shape
-from data.errors import DataError
+from lms3d.data.brats.geometry import Box, Shape
+from lms3d.data.errors import DataError
 
 TUMOUR_SHARE = 1 / 3
 """The share of training patches that are drawn around a voxel of the tumour, as in nnU-Net; the others lie anywhere."""

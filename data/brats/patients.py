@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.brats.header import GZIP, is_gzip
-from data.errors import DataError
-from data.files import delimiter
 from lms3d.common.json_values import decoded
+from lms3d.data.brats.header import GZIP, is_gzip
+from lms3d.data.errors import DataError
+from lms3d.data.files import delimiter
 
 if TYPE_CHECKING:
-    from data.brats.case import Case
+    from lms3d.data.brats.case import Case
 
 _PATIENTS = tuple(
     re.compile(pattern)

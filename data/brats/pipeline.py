@@ -1,4 +1,4 @@
-"""Batches of volumes for Keras, from a cache, as plain `tf.data.Dataset`s with static shapes in the order of `data.stream`."""
+"""Batches of volumes for Keras, from a cache, as plain `tf.data.Dataset`s with static shapes in the order of `lms3d.data.stream`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from data import stream
-from data.brats import normalise, patches, symmetries
-from data.brats.cache import Cache
-from data.brats.distortions import Sample, distort
-from data.brats.geometry import Box, Shape
-from data.brats.normalise import Normalisation
-from data.brats.presentation import Presentation
-from data.brats.targets import Targets
-from data.errors import DataError
+from lms3d.data import stream
+from lms3d.data.brats import normalise, patches, symmetries
+from lms3d.data.brats.cache import Cache
+from lms3d.data.brats.distortions import Sample, distort
+from lms3d.data.brats.geometry import Box, Shape
+from lms3d.data.brats.normalise import Normalisation
+from lms3d.data.brats.presentation import Presentation
+from lms3d.data.brats.targets import Targets
+from lms3d.data.errors import DataError
 
-_SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `data.stream`
+_SYMMETRY, _PATCH = 1, 2  # the random streams of a seed; see `lms3d.data.stream`
 
 
 def training_dataset(

@@ -19,11 +19,11 @@ import numpy as np
 import psutil
 from nibabel.affines import voxel_sizes
 
-from data.brats.bias_field import correct_bias
-from data.brats.geometry import Box, Geometry, Shape, centred_box, foreground_box
-from data.brats.resample import resize
-from data.brats.schema import CHANNELS
-from data.errors import DataError
+from lms3d.data.brats.bias_field import correct_bias
+from lms3d.data.brats.geometry import Box, Geometry, Shape, centred_box, foreground_box
+from lms3d.data.brats.resample import resize
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.errors import DataError
 
 DIVISOR = 16
 """Each axis must be a multiple of this, since the networks halve it four times."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data.brats.geometry import Shape
+from lms3d.data.brats.geometry import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from data.brats.naming import Named
+from lms3d.data.brats.naming import Named
 
 _EARLY = ("_t1", "_t1ce", "_flair", "_t2")
 _LATE = ("-t1n", "-t1c", "-t2f", "-t2w")

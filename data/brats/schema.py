@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 CHANNELS = ("t1", "t1ce", "flair", "t2")
 """The four modalities, in the order of the image channels."""

@@ -12,8 +12,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from data.brats.schema import LabelSchema
-from data.errors import DataError
+from lms3d.data.brats.schema import LabelSchema
+from lms3d.data.errors import DataError
 
 THRESHOLD = 0.5
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from nibabel.arrayproxy import ArrayProxy
 
-from data.brats.header import Header, open_file, read_header, text, unreadable, unusable
+from lms3d.data.brats.header import Header, open_file, read_header, text, unreadable, unusable
 
 _BEHIND = 4096  # so many bytes may follow the voxels
 

@@ -25,10 +25,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import pseudonyms
-from data.errors import DataError
-from data.files import delimiter, readable_directory
 from lms3d.common.json_values import decoded
+from lms3d.data import pseudonyms
+from lms3d.data.errors import DataError
+from lms3d.data.files import delimiter, readable_directory
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax"),
@@ -43,7 +43,7 @@ _TABLES = (TABLE, "Data_Entry_2017_v2020.csv")  # the second is NIH's corrected 
 _NAME, _LABELS, _PATIENT = "Image Index", "Finding Labels", "Patient ID"
 _TAIL_BYTES = 64
 _WORD = re.compile(r"[^\s,;\"']+")
-_LEAVE_OUT = "mend it, or leave it out (python -m data.prepare DATA --skip-bad)"
+_LEAVE_OUT = "mend it, or leave it out (python -m lms3d.data.prepare DATA --skip-bad)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data import split
-from data.chest_xray.collection import TEST_LIST, Collection
-from data.errors import DataError
+from lms3d.data import split
+from lms3d.data.chest_xray.collection import TEST_LIST, Collection
+from lms3d.data.errors import DataError
 
 PARTS = ("training", "validation", "test")
 

@@ -1,4 +1,4 @@
-"""Batches of radiographs from shards, in the order of `data.stream`: images (B, N, N, 3) float32, normalised by ImageNet's mean and
+"""Batches of radiographs from shards, in the order of `lms3d.data.stream`: images (B, N, N, 3) float32, normalised by ImageNet's mean and
 standard deviation, and labels (B, 14) float32.
 
 An image takes little work: nothing is parsed, no checksum is computed after a shard was first read, and one look-up turns bytes
@@ -13,15 +13,15 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from data import stream
-from data.chest_xray.collection import FINDINGS
-from data.chest_xray.records import Part
-from data.errors import DataError
+from lms3d.data import stream
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.chest_xray.records import Part
+from lms3d.data.errors import DataError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """The values for each channel, for intensities from 0 to 1, that networks with ImageNet weights expect."""
 
-_FLIP = 2  # the random stream of a seed; see `data.stream`
+_FLIP = 2  # the random stream of a seed; see `lms3d.data.stream`
 _LEVELS = np.arange(256, dtype=np.float32)[:, None] / 255
 _TABLE = ((_LEVELS - np.array(IMAGENET_MEAN)) / np.array(IMAGENET_STD)).astype(np.float32)
 """Grey level -> three normalised channels (256, 3)."""

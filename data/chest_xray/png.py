@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 
 _UNREADABLE = (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError)
 _MOST_PIXELS = 1 << 25  # twice as many as detectors have
-_ADVICE = "copy the file again, or leave it out (python -m data.prepare DATA --skip-bad)"
+_ADVICE = "copy the file again, or leave it out (python -m lms3d.data.prepare DATA --skip-bad)"
 
 
 def read_grey(path: Path, resolution: int | None = None) -> np.ndarray:

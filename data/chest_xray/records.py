@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from data import files, pseudonyms
-from data.chest_xray import patient_split
-from data.chest_xray.collection import FINDINGS, Problem
-from data.errors import DataError
+from lms3d.data import files, pseudonyms
+from lms3d.data.chest_xray import patient_split
+from lms3d.data.chest_xray.collection import FINDINGS, Problem
+from lms3d.data.errors import DataError
 
 REPAIR = "delete this file and run again"
 """The advice for a damaged shard, which `shards.build` then makes again."""
@@ -122,7 +122,7 @@ def open_index(directory: str | Path) -> Index:
     """The finished shards in a folder that `shards.build` made."""
     directory = files.readable_directory(directory)
     index = directory / "index.json"
-    about = files.read_json(index, advice="build it with `python -m data.prepare`", keys=_INDEX)
+    about = files.read_json(index, advice="build it with `python -m lms3d.data.prepare`", keys=_INDEX)
     with _reported_values(index):
         skipped = _problems(about["skipped"])
         resolution, fingerprint = int(about["resolution"]), str(about["fingerprint"])

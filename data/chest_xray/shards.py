@@ -1,6 +1,6 @@
 """Writes radiographs as TFRecord shards, which `records` reads.
 
-It follows rules CACHE-1, -2 and -3 of `data.files`. A bad image shortens its own shard, and moves no other image.
+It follows rules CACHE-1, -2 and -3 of `lms3d.data.files`. A bad image shortens its own shard, and moves no other image.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from data import files
-from data.chest_xray import collection as chest_xray
-from data.chest_xray import patient_split, png, tfrecord
-from data.chest_xray.collection import FINDINGS, Collection, Radiograph
-from data.chest_xray.records import REPAIR, Index, open_index, read_contents
-from data.errors import DataError
-from data.files import Progress
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.chest_xray import collection as chest_xray
+from lms3d.data.chest_xray import patient_split, png, tfrecord
+from lms3d.data.chest_xray.collection import FINDINGS, Collection, Radiograph
+from lms3d.data.chest_xray.records import REPAIR, Index, open_index, read_contents
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.workers import run_all
 
 SHARD_IMAGES = 256
 """The number of images in a shard, as in the case study."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import ndimage
 
-from data.phantoms.exact import cosine, exp, normal, normals, sine, smooth_field
+from lms3d.data.phantoms.exact import cosine, exp, normal, normals, sine, smooth_field
 
 MEAN_SCALE = (0.92, 0.915, 0.875)
 """The factors from template to subject on each axis. With the bends, which widen it, the template's box of 145x181x155 mm becomes

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
-from data.brats.schema import CHANNELS
-from data.phantoms.brain_anatomy import Brain
-from data.phantoms.brain_tumour import ENHANCING, NECROSIS, OEDEMA
-from data.phantoms.exact import blur, exp, normal, normals, smooth_field
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.phantoms.brain_anatomy import Brain
+from lms3d.data.phantoms.brain_tumour import ENHANCING, NECROSIS, OEDEMA
+from lms3d.data.phantoms.exact import blur, exp, normal, normals, smooth_field
 
 INTENSITIES = {
     "t1": {"grey": 0.75, "fluid": 0.3, "oedema": 0.75, "necrosis": 0.5, "enhancing": 0.7},

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
-from data.phantoms.brain_anatomy import Brain
-from data.phantoms.exact import cube_root, exp, length, mean, normal, normals, smallest, smooth_field
+from lms3d.data.phantoms.brain_anatomy import Brain
+from lms3d.data.phantoms.exact import cube_root, exp, length, mean, normal, normals, smallest, smooth_field
 
 NECROSIS, OEDEMA, ENHANCING = 1, 2, 4
 """The labels of BraTS 2020."""

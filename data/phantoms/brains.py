@@ -17,15 +17,15 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from data import files
-from data.brats.schema import CHANNELS
-from data.errors import DataError
-from data.files import Progress
-from data.phantoms.brain_anatomy import draw_pose, warp
-from data.phantoms.brain_contrast import render
-from data.phantoms.brain_tumour import draw_plan, grow
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.phantoms.brain_anatomy import draw_pose, warp
+from lms3d.data.phantoms.brain_contrast import render
+from lms3d.data.phantoms.brain_tumour import draw_plan, grow
+from lms3d.data.workers import run_all
 
 SHAPE = (240, 240, 155)
 """The shape of a BraTS volume, at 1 mm."""

@@ -11,8 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from data.phantoms.chest_fields import bump, disc, polar_noise, smooth_noise, step, union
-from data.phantoms.exact import cosine, direction, exp, length, normal, sine
+from lms3d.data.phantoms.chest_fields import bump, disc, polar_noise, smooth_noise, step, union
+from lms3d.data.phantoms.exact import cosine, direction, exp, length, normal, sine
 
 _TISSUE = 1.05  # the attenuation through the middle of the body
 _HILUM = (0.15, 0.04)  # |x|, y

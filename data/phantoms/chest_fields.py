@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
-from data.phantoms.exact import blur, cosine, exp, length, mean, normals, sine, smooth_field
+from lms3d.data.phantoms.exact import blur, cosine, exp, length, mean, normals, sine, smooth_field
 
 
 def grid(size: int, centre: tuple[float, float], scale: float, angle: float) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from data.chest_xray.collection import FINDINGS
-from data.phantoms.chest_anatomy import Chest, Shape
-from data.phantoms.chest_fields import bump, disc, smooth_noise, step
-from data.phantoms.exact import exp, length, mean, sine
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.phantoms.chest_anatomy import Chest, Shape
+from lms3d.data.phantoms.chest_fields import bump, disc, smooth_noise, step
+from lms3d.data.phantoms.exact import exp, length, mean, sine
 
 Rng = np.random.Generator
 

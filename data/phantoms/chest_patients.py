@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.chest_xray.collection import FINDINGS
-from data.phantoms.exact import normal
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.phantoms.exact import normal
 
 PREVALENCE = {
     "Atelectasis": 0.24, "Cardiomegaly": 0.13, "Effusion": 0.24, "Infiltration": 0.28, "Mass": 0.15, "Nodule": 0.16,

@@ -20,18 +20,18 @@ from pathlib import Path
 
 import numpy as np
 
-from data import files
-from data.chest_xray import png
-from data.chest_xray.collection import NO_FINDING, TABLE, TEST_LIST, TRAINING_LIST
-from data.errors import DataError
-from data.files import Progress
-from data.phantoms.chest_anatomy import draw_chest, draw_patient
-from data.phantoms.chest_fields import bump, grid, step
-from data.phantoms.chest_findings import draw, reshape
-from data.phantoms.chest_patients import Visit, draw_visits
-from data.phantoms.exact import blur, exp, length, normal, normals, sine
-from data.workers import run_all
 from lms3d.common.disk import cache_directory
+from lms3d.data import files
+from lms3d.data.chest_xray import png
+from lms3d.data.chest_xray.collection import NO_FINDING, TABLE, TEST_LIST, TRAINING_LIST
+from lms3d.data.errors import DataError
+from lms3d.data.files import Progress
+from lms3d.data.phantoms.chest_anatomy import draw_chest, draw_patient
+from lms3d.data.phantoms.chest_fields import bump, grid, step
+from lms3d.data.phantoms.chest_findings import draw, reshape
+from lms3d.data.phantoms.chest_patients import Visit, draw_visits
+from lms3d.data.phantoms.exact import blur, exp, length, normal, normals, sine
+from lms3d.data.workers import run_all
 
 FOLDERS = 12
 """The number of folders: images_001 to images_012."""

@@ -129,7 +129,7 @@ ended() { # NAME JOB: waits until it ends well
 
 show() {
     local job
-    DATA=$("$PYTHON" -c 'import sys; from data.phantoms import brains
+    DATA=$("$PYTHON" -c 'import sys; from lms3d.data.phantoms import brains
 print(brains.write(sys.argv[1], cases=5, spacing_mm=8, workers=1))' "$BOX/data")
     export LMS3D_CACHE=$BOX/cache TF_CPP_MIN_LOG_LEVEL=3
 

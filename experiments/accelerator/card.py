@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.child import ChildFailed, only_answer
-from experiments.harness.talk import Talk, asked
 from lms3d.device import machine
 from lms3d.errors import InputError
+from lms3d.experiments.harness.child import ChildFailed, only_answer
+from lms3d.experiments.harness.talk import Talk, asked
 from lms3d.units import format_size
 
 _ASK_SECONDS = 120.0
@@ -74,7 +74,10 @@ def _asked(*, without_gpu: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lms3d-card-") as folder:
         try:
             return only_answer(
-                "experiments.accelerator.card", {"without_gpu": without_gpu}, Path(folder) / "log.txt", _ASK_SECONDS
+                "lms3d.experiments.accelerator.card",
+                {"without_gpu": without_gpu},
+                Path(folder) / "log.txt",
+                _ASK_SECONDS,
             )
         except ChildFailed as failure:
             raise InputError(

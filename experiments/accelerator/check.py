@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.accelerator import sections
-from experiments.accelerator.scale import Scale
-from experiments.harness import methods
-from experiments.harness.part import Result
+from lms3d.experiments.accelerator import sections
+from lms3d.experiments.accelerator.scale import Scale
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import Result
 from lms3d.units import format_seconds, format_size
 
 YES, NO, UNKNOWN, NO_AIM = "yes", "**NO**", "unknown", "-"

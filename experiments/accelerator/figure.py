@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.accelerator import sections, tables
-from experiments.accelerator.scale import GIB, Scale
-from experiments.harness import methods
-from experiments.harness.figure import STYLE
-from experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.accelerator import sections, tables
+from lms3d.experiments.accelerator.scale import GIB, Scale
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.figure import STYLE
+from lms3d.experiments.harness.part import MIB, Part, Result
 from lms3d.scoring.figures.style import plain, plt, save
 from lms3d.units import format_size
 

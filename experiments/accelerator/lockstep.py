@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from experiments.harness.bench import Trainer
-from experiments.harness.part import Part
+from lms3d.experiments.harness.bench import Trainer
+from lms3d.experiments.harness.part import Part
 
 FIRST_SHARE, WARM_SHARE = 0.5, 0.8
 """Shares of the group's time: after the first the others no longer wait, after the second a part that is not warm is ended. Not

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments.accelerator import figure, tables
-from experiments.accelerator.card import Card
-from experiments.accelerator.sections import SECTIONS, Section
-from experiments.accelerator.study import DONE, FAILED, State, Study
-from experiments.harness import page, store
-from experiments.harness.table import markdown
+from lms3d.experiments.accelerator import figure, tables
+from lms3d.experiments.accelerator.card import Card
+from lms3d.experiments.accelerator.sections import SECTIONS, Section
+from lms3d.experiments.accelerator.study import DONE, FAILED, State, Study
+from lms3d.experiments.harness import page, store
+from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds
 
 REHEARSED = """\

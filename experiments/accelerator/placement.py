@@ -11,8 +11,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.child import only_answer
-from experiments.harness.talk import Talk, asked
+from lms3d.experiments.harness.child import only_answer
+from lms3d.experiments.harness.talk import Talk, asked
 
 SIDE, FILTERS, STEPS = 32, (8, 16), 2
 LIMIT_SHARE = 0.5  # of what the step needs without LMS
@@ -26,7 +26,7 @@ def ask(log: Path, seconds: float, *, rehearsed: bool) -> dict[str, Any]:
     computes_on; swap_outs, swap_ins, recomputes: numbers of ops; wrong: names of those that are not where they should be;
     same_bits: whether the variables after two steps are those of the step without LMS.
     """
-    module, same_kernels = "experiments.accelerator.placement", {"TF_DETERMINISTIC_OPS": "1"}
+    module, same_kernels = "lms3d.experiments.accelerator.placement", {"TF_DETERMINISTIC_OPS": "1"}
     return only_answer(module, {"rehearsed": rehearsed}, log, seconds, same_kernels)
 
 
@@ -36,7 +36,7 @@ def examine(*, rehearsed: bool) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    import models
+    from lms3d import models
     from lms3d.device import startup
 
     if rehearsed:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from experiments.harness import methods
-from experiments.harness.part import MIB, Part
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import MIB, Part
 
 GIB = 1 << 30
 STEP_OF_SIDES = 16
-"""Networks halve a cube four times (`models.registry.DIVISOR`)."""
+"""Networks halve a cube four times (`lms3d.models.registry.DIVISOR`)."""
 GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 0.5

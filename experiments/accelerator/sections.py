@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from experiments.accelerator.scale import Scale
-from experiments.accelerator.trainings import UNANSWERED, Trainings
-from experiments.harness import methods
-from experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.accelerator.scale import Scale
+from lms3d.experiments.accelerator.trainings import UNANSWERED, Trainings
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import MIB, Part, Result
 
 Run = Callable[[Trainings, Scale], Sequence[Result]]
 

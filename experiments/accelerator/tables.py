@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.accelerator import check, sections
-from experiments.accelerator.scale import Scale
-from experiments.harness import methods
-from experiments.harness.part import Part, Result
-from experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.accelerator import check, sections
+from lms3d.experiments.accelerator.scale import Scale
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import Part, Result
+from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.units import format_seconds, format_size
 
 Found = Mapping[str, Result]

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.accelerator.lockstep import Lockstep
-from experiments.harness import bench, methods, store
-from experiments.harness.bench import Trainer
-from experiments.harness.child import Child
-from experiments.harness.part import Part, Result
-from experiments.harness.store import Store
 from lms3d import console
+from lms3d.experiments.accelerator.lockstep import Lockstep
+from lms3d.experiments.harness import bench, methods, store
+from lms3d.experiments.harness.bench import Trainer
+from lms3d.experiments.harness.child import Child
+from lms3d.experiments.harness.part import Part, Result
+from lms3d.experiments.harness.store import Store
 from lms3d.units import format_seconds, format_size
 
 UNANSWERED = ("failed", "out of time")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from data import split
-from data.brats import layouts
-from data.split import Split
+from lms3d.data import split
+from lms3d.data.brats import layouts
+from lms3d.data.split import Split
 from lms3d.errors import InputError
 from lms3d.files import write_text
 

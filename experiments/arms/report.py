@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.arms import plan, runs
-from experiments.arms.plan import Arm
-from experiments.harness import commands, page, table
-from experiments.harness.child import of_module
-from experiments.harness.runs import epoch_seconds
+from lms3d.experiments.arms import plan, runs
+from lms3d.experiments.arms.plan import Arm
+from lms3d.experiments.harness import commands, page, table
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.runs import epoch_seconds
 
 BUDGETS = {
     "updates": "After equal updates: {epochs} epochs of every arm",

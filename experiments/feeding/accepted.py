@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.spread import Spread, spread
-from experiments.harness.store import Record
 from lms3d.errors import InputError
+from lms3d.experiments.feeding.spread import Spread, spread
+from lms3d.experiments.harness.store import Record
 
 FORMAT = 1
 PACKAGES = ("tensorflow", "keras", "horovod", "numpy")

@@ -28,15 +28,15 @@ from typing import Any
 
 import psutil
 
-from experiments.harness.child import Process, of_module
-from experiments.harness.ranks import RunFailed, last_words
-from experiments.harness.store import Record
-from experiments.harness.talk import Talk, asked
+from lms3d.experiments.harness.child import Process, of_module
+from lms3d.experiments.harness.ranks import RunFailed, last_words
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.harness.talk import Talk, asked
 
 PATIENCE_SECONDS = 300.0
 """A rank that says nothing for so long (and four windows) hangs."""
 
-PROGRAM = of_module("experiments.feeding.alone")
+PROGRAM = of_module("lms3d.experiments.feeding.alone")
 
 
 LEAD = 0.25
@@ -162,8 +162,8 @@ def main(asked: dict[str, Any]) -> None:
 
         tf.config.set_visible_devices([], "GPU")  # alone means without a device
         tf.config.list_logical_devices()
-    from experiments.feeding import orders
-    from experiments.feeding.images import training_part
+    from lms3d.experiments.feeding import orders
+    from lms3d.experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
     order = orders.ORDERS[asked["order"]]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.harness.ranks import rank_main
+from lms3d.experiments.harness.ranks import rank_main
 from lms3d.ranks.world import World
 
 SYNTHETIC, REAL = "synthetic", "real"
@@ -22,8 +22,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _laps(asked: dict[str, Any], world: World) -> dict[str, Any]:
-    from experiments.feeding import loop
     from lms3d.device import machine, memory
+    from lms3d.experiments.feeding import loop
 
     step = loop.stepper(loop.network("resnet50", asked["resolution"], world))
     batches = _batches(asked, world)
@@ -48,8 +48,8 @@ def together(laps: list[Any], batch_size: int) -> dict[str, float]:
 def _batches(asked: dict[str, Any], world: World) -> Iterator[Any]:
     if asked["data"] == SYNTHETIC:
         return itertools.repeat(synthetic(asked["batch_size"], asked["resolution"], world.rank))
-    from data.chest_xray import pipeline
-    from experiments.feeding.images import training_part
+    from lms3d.data.chest_xray import pipeline
+    from lms3d.experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
     return iter(

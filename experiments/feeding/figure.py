@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
-from experiments.harness.figure import legend_below
-from experiments.harness.store import Record
+from lms3d.experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
+from lms3d.experiments.harness.figure import legend_below
+from lms3d.experiments.harness.store import Record
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, save
 
 COLOURS = {"old": ORANGE, "new": BLUE, "best": GREEN}

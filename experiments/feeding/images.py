@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from data.chest_xray.records import Index, Part
+    from lms3d.data.chest_xray.records import Index, Part
 
 
 def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
@@ -14,9 +14,9 @@ def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
 
     InputError if there are fewer training shards than ranks: the new order deals out files.
     """
-    from data.chest_xray import collection, shards
-    from data.phantoms import chests
     from lms3d.console import progress
+    from lms3d.data.chest_xray import collection, shards
+    from lms3d.data.phantoms import chests
     from lms3d.errors import InputError
 
     with progress() as report:
@@ -33,6 +33,6 @@ def shards_of(data: Path | None, resolution: int, most_ranks: int) -> Index:
 
 def training_part(directory: str | Path) -> Part:
     """The training images of finished shards, which a rank reads."""
-    from data.chest_xray.records import open_index
+    from lms3d.data.chest_xray.records import open_index
 
     return open_index(directory).parts["training"]

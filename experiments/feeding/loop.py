@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import models
+from lms3d import models
 from lms3d.ranks import gradients, replicas
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World

@@ -4,7 +4,7 @@
 |-------|----------------------------------------------|-----------------------------------------------------------|
 | old   | `old_order`                                  | random: the study's pipeline before it was mended         |
 | new   | `new_order`                                  | random: the one after                                     |
-| best  | `data.chest_xray.pipeline.training_dataset`  | a function of (seed, sample number): what training uses   |
+| best  | `lms3d.data.chest_xray.pipeline.training_dataset`  | a function of (seed, sample number): what training uses   |
 
 Each makes an endless stream of (image (B, N, N, 3) float32, normalised, labels (B, 14) float32) for one rank of `size`.
 Source of the first two: "Scaling CheXNet" (Dell HPC & AI lab, 2019).
@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from data import stream
-from data.chest_xray import pipeline
-from data.chest_xray.collection import FINDINGS
-from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
-from data.chest_xray.records import Part
-from data.errors import DataError
+from lms3d.data import stream
+from lms3d.data.chest_xray import pipeline
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
+from lms3d.data.chest_xray.records import Part
+from lms3d.data.errors import DataError
 
 CYCLE = 10
 """Files that are read in turns in the new order: the study's."""

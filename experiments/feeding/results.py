@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import table
-from experiments.harness.store import Record
+from lms3d.experiments.harness import table
+from lms3d.experiments.harness.store import Record
 
 ALONE, DEVICE, TRAINING = "alone", "device", "training"
 KINDS = {

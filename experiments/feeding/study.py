@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import command, page, store
-from experiments.harness.child import of_module
-from experiments.harness.command import SomeFailed
-from experiments.harness.ranks import Launcher, default_cores_per_rank
-from experiments.harness.store import Record, Records
 from lms3d import cli
+from lms3d.experiments.harness import command, page, store
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.command import SomeFailed
+from lms3d.experiments.harness.ranks import Launcher, default_cores_per_rank
+from lms3d.experiments.harness.store import Record, Records
 from lms3d.files import writable_folder
 
 
@@ -71,7 +71,7 @@ class Study:
         found = self.output / "parts" / f".{kind}-{number}.found.json"
         found.parent.mkdir(exist_ok=True)
         found.unlink(missing_ok=True)
-        words = [*of_module(f"experiments.feeding.{program}"), json.dumps({**asked, "output": str(found)})]
+        words = [*of_module(f"lms3d.experiments.feeding.{program}"), json.dumps({**asked, "output": str(found)})]
         self.launcher.run(number, words, self.output / "logs" / f"{kind}-{number}.txt", patience_seconds=left)
         part: Record = json.loads(found.read_text())
         found.unlink()

@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.feeding.results import DEVICE, KINDS, TRAINING
-from experiments.harness import commands
-from experiments.harness.child import of_module
-from experiments.harness.table import cell, markdown, write_csv
-from experiments.profiling import lanes, measure, xplane
-from experiments.profiling.lanes import COMPUTE, DATA, WAIT, Trace
-from experiments.profiling.measure import Profile
 from lms3d import errors
+from lms3d.experiments.feeding.results import DEVICE, KINDS, TRAINING
+from lms3d.experiments.harness import commands
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.profiling import lanes, measure, xplane
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, WAIT, Trace
+from lms3d.experiments.profiling.measure import Profile
 from lms3d.ranks.world import World
 
 COLUMNS = (
@@ -49,7 +49,7 @@ def profiles(kind: str, asked: Mapping[str, Any], orders: Sequence[str], folder:
     missing = {order: str(place) for order, place in places.items() if not list(place.rglob("*.xplane.pb"))}
     if missing:
         words = json.dumps({**asked, "folders": missing})
-        commands.run([*of_module("experiments.feeding.timeline"), words])
+        commands.run([*of_module("lms3d.experiments.feeding.timeline"), words])
     return {order: lanes.read(xplane.newest(place)) for order, place in places.items()}
 
 
@@ -77,7 +77,7 @@ def record(kind: str, order: str, profile: Profile, batch_size: int) -> dict[str
 
 def write(found: Mapping[tuple[str, str], Trace], batch_size: int, folder: Path) -> None:
     """Writes timelines.csv, timelines.png, and a trace for ui.perfetto.dev of each."""
-    from experiments.profiling import figure, perfetto
+    from lms3d.experiments.profiling import figure, perfetto
 
     rows = [record(kind, order, measure.profile(trace), batch_size) for (kind, order), trace in found.items()]
     write_csv(folder / "timelines.csv", COLUMNS, rows)
@@ -105,9 +105,9 @@ def _main(asked: dict[str, Any]) -> None:
 def _profile_order(order: str, folder: str, step: Callable[[Any], None], asked: dict[str, Any]) -> None:
     import tensorflow as tf
 
-    from experiments.feeding import orders
-    from experiments.feeding.images import training_part
     from lms3d.engine.tensorflow import marks
+    from lms3d.experiments.feeding import orders
+    from lms3d.experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
     batches = iter(orders.ORDERS[order](part, batch_size=asked["batch_size"], seed=0, rank=0, size=asked["ranks"]))
@@ -125,7 +125,7 @@ def _stepper(asked: dict[str, Any]) -> Callable[[Any], None]:
     import tensorflow as tf
 
     if asked["device_speed"] is None:
-        from experiments.feeding import loop
+        from lms3d.experiments.feeding import loop
 
         return loop.stepper(loop.network(asked["model"], asked["resolution"], World()))
 

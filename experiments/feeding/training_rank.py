@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from experiments.harness.ranks import rank_main
+from lms3d.experiments.harness.ranks import rank_main
 from lms3d.ranks.world import World
 
 LEAD_STEPS = 3
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _rounds(asked: dict[str, Any], world: World) -> dict[str, Any]:
-    from experiments.feeding import loop
+    from lms3d.experiments.feeding import loop
 
     step = loop.stepper(loop.network(asked["model"], asked["resolution"], world))
     orders, found = asked["orders"], []
@@ -34,7 +34,7 @@ def _rounds(asked: dict[str, Any], world: World) -> dict[str, Any]:
 
 def _one(order: str, step: Any, asked: dict[str, Any], world: World) -> dict[str, Any]:
     """A lap of all ranks on a fresh iterator, so that nothing was made in the turns of other orders."""
-    from experiments.feeding import loop, wait
+    from lms3d.experiments.feeding import loop, wait
 
     batches = iter(_dataset(order, asked, world))
     loop.lap(batches, step, LEAD_STEPS)
@@ -59,8 +59,8 @@ def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str
 
 
 def _dataset(order: str, asked: dict[str, Any], world: World) -> Any:
-    from experiments.feeding import orders
-    from experiments.feeding.images import training_part
+    from lms3d.experiments.feeding import orders
+    from lms3d.experiments.feeding.images import training_part
 
     part = training_part(asked["shards"])
     return orders.ORDERS[order](part, batch_size=asked["batch_size"], seed=0, rank=world.rank, size=world.size)

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from experiments.profiling import xplane
+from lms3d.experiments.profiling import xplane
 
 GET_NEXT, EAGER = "IteratorGetNextOp::DoCompute", "EagerExecute"
 

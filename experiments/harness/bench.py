@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import psutil
 
-from experiments.harness import methods, store
-from experiments.harness.child import Child, ChildFailed
-from experiments.harness.part import Part, Result
-from experiments.harness.store import Store
 from lms3d import console
+from lms3d.experiments.harness import methods, store
+from lms3d.experiments.harness.child import Child, ChildFailed
+from lms3d.experiments.harness.part import Part, Result
+from lms3d.experiments.harness.store import Store
 from lms3d.units import format_seconds
 
 SIDE_BY_SIDE = 2

@@ -29,9 +29,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments import ROOT
-from experiments.harness.methods import TORCH_METHODS
-from experiments.harness.part import Part
+from lms3d.experiments import ROOT
+from lms3d.experiments.harness.methods import TORCH_METHODS
+from lms3d.experiments.harness.part import Part
 
 WORKSPACE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"  # of TensorFlow
 _LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
@@ -140,7 +140,7 @@ class Child(Process):
         same_bits = {"TF_DETERMINISTIC_OPS": "1"} if part.deterministic else {}
         workspace = {WORKSPACE: str(part.workspace_mib)} if part.workspace_mib else {}
         super().__init__(
-            of_module(f"experiments.harness.steps_{trainer}"),
+            of_module(f"lms3d.experiments.harness.steps_{trainer}"),
             asdict(part),
             log,
             environment={**growing, **same_bits, **workspace, **(environment or {})},

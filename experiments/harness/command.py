@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from experiments.harness.ranks import HORVODRUN
 from lms3d import cli, errors
+from lms3d.experiments.harness.ranks import HORVODRUN
 from lms3d.tasks.brats.options import MODELS
 from lms3d.units import parse_size
 

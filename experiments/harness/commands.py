@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from experiments.harness.command import stoppable
+from lms3d.experiments.harness.command import stoppable
 
 
 class CommandFailed(RuntimeError):
@@ -53,8 +53,8 @@ def data_folder(given: str | None) -> Path:
     """The data set's folder; the embedded one if none is given."""
     if given:
         return Path(given).expanduser().resolve()
-    from data.phantoms import brains
     from lms3d.console import progress
+    from lms3d.data.phantoms import brains
 
     with progress() as report:
         return brains.write(brains.default_directory(), progress=report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from experiments.harness import methods
+from lms3d.experiments.harness import methods
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, plt
 
 YELLOW = "#B8A900"

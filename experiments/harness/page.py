@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from experiments.harness import store
-from experiments.harness.store import Record, Store
+from lms3d.experiments.harness import store
+from lms3d.experiments.harness.store import Record, Store
 from lms3d.files import write_text
 from lms3d.units import format_size
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import ROOT
 from lms3d.errors import InputError
+from lms3d.experiments import ROOT
 
 if TYPE_CHECKING:
     from lms3d.ranks.world import World

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.table import read_csv
+from lms3d.experiments.harness.table import read_csv
 
 
 def epochs(run_dir: Path) -> list[dict[str, str]]:

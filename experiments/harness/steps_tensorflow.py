@@ -21,26 +21,26 @@ with collector.kept_from_imports():
 
 import numpy as np
 
-from data import stream
-from experiments.architectures import NETWORKS
-from experiments.harness import batches, methods, variants
-from experiments.harness.child import WORKSPACE
-from experiments.harness.part import MIB, Part
-from experiments.harness.talk import Resident, Talk, asked
-from experiments.links import calibration
-from experiments.links.link import STEP_SECONDS, Link
-from experiments.profiling import lanes, measure, xplane
 from lms3d import LMS
+from lms3d.data import stream
 from lms3d.device import memory, startup
 from lms3d.engine.prediction import does_not_fit
 from lms3d.engine.tensorflow import speeds
 from lms3d.engine.tiers.base import COUNTERS
+from lms3d.experiments.architectures import NETWORKS
+from lms3d.experiments.harness import batches, methods, variants
+from lms3d.experiments.harness.child import WORKSPACE
+from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.talk import Resident, Talk, asked
+from lms3d.experiments.links import calibration
+from lms3d.experiments.links.link import STEP_SECONDS, Link
+from lms3d.experiments.profiling import lanes, measure, xplane
 from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
 from lms3d.scoring import losses
 
 if TYPE_CHECKING:
-    from experiments.links.tier import LinkTier
+    from lms3d.experiments.links.tier import LinkTier
 
 DIGEST_STEP = 3
 _MEASURED = "lms: measured "  # the beginning of what `op_costs` logs once it has measured
@@ -275,7 +275,7 @@ def _tier(part: Part) -> type[LinkTier] | None:
     """The tier of the part's emulated link, if it has one."""
     if not part.link:
         return None
-    from experiments.links.tier import register
+    from lms3d.experiments.links.tier import register
 
     return register(Link.parse(part.link), costs_nothing=part.planned)
 

@@ -1,6 +1,6 @@
 """A child that trains isensee2017 in PyTorch, one step each time that the parent asks for one.
 
-The layers, sizes and order are those of `models.isensee2017`, 8,269,561 parameters, channels first, (B, C, D, H, W). `wrap` stands
+The layers, sizes and order are those of `lms3d.models.isensee2017`, 8,269,561 parameters, channels first, (B, C, D, H, W). `wrap` stands
 around each block: `lambda block, *x: block(*x)` for none.
 """
 
@@ -16,10 +16,10 @@ from torch import nn
 from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import checkpoint
 
-from experiments.harness import batches, methods
-from experiments.harness.methods import InTorch
-from experiments.harness.part import MIB, Part
-from experiments.harness.talk import Resident, Talk, asked
+from lms3d.experiments.harness import batches, methods
+from lms3d.experiments.harness.methods import InTorch
+from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.talk import Resident, Talk, asked
 
 FILTERS = (16, 32, 64, 128, 256)
 HEADS = 3

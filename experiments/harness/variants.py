@@ -8,10 +8,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import models
-from experiments.harness import methods
-from models import fused, isensee2017
-from models.layers import ChannelDropout
+from lms3d import models
+from lms3d.experiments.harness import methods
+from lms3d.models import fused, isensee2017
+from lms3d.models.layers import ChannelDropout
 
 
 class Block(keras.layers.Layer):
@@ -57,7 +57,7 @@ def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) 
 
 
 def _wrapped(stock: Callable[..., Any], kind: type[Block], remat: str | None) -> Callable[..., Any]:
-    """A function of `models.isensee2017` that builds a block, which makes one layer of `kind` out of its layers."""
+    """A function of `lms3d.models.isensee2017` that builds a block, which makes one layer of `kind` out of its layers."""
 
     def block(x: Any, *args: Any, dropout: float | None = None, addend: Any = None, **kwargs: Any) -> Any:
         inputs = keras.tree.map_structure(lambda t: keras.Input(batch_shape=t.shape, dtype=t.dtype), x)

@@ -16,7 +16,7 @@ def copy_seconds_per_byte() -> float:
     """Processor seconds of a lane's own copy, by one thread, of more bytes than the caches hold; the best of some rounds."""
     import tensorflow as tf
 
-    from data import stream
+    from lms3d.data import stream
     from lms3d.engine.native import lanes
     from lms3d.engine.native.library import library
 

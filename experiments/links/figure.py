@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness.figure import draw_ratios, legend_below
-from experiments.links import machines
-from experiments.links.report import Found, Row
-from experiments.links.study import METHODS
+from lms3d.experiments.harness.figure import draw_ratios, legend_below
+from lms3d.experiments.links import machines
+from lms3d.experiments.links.report import Found, Row
+from lms3d.experiments.links.study import METHODS
 from lms3d.scoring.figures.style import plain, plt, save
 
 

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.harness import published
-from experiments.links.link import Link
 from lms3d.errors import InputError
+from lms3d.experiments.harness import published
+from lms3d.experiments.links.link import Link
 from lms3d.machines import files
 
 SIDE = published.LOW

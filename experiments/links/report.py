@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import methods
-from experiments.harness.part import MIB, Result, smallest_mib
-from experiments.harness.promise import Promise, all_within, at_most
-from experiments.harness.table import cell, markdown, write_csv
-from experiments.links import calibration, machines
-from experiments.links.calibration import Calibration, Curve
-from experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
-from experiments.links.study import METHODS
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import MIB, Result, smallest_mib
+from lms3d.experiments.harness.promise import Promise, all_within, at_most
+from lms3d.experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.links import calibration, machines
+from lms3d.experiments.links.calibration import Calibration, Curve
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
+from lms3d.experiments.links.study import METHODS
 from lms3d.units import format_seconds, format_size
 
 SHARE_WIDTH = 0.012

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import methods
-from experiments.harness.bench import Bench
-from experiments.harness.part import Part
-from experiments.links import machines
-from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.link import Link
-from experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.bench import Bench
+from lms3d.experiments.harness.part import Part
+from lms3d.experiments.links import machines
+from lms3d.experiments.links.copying import copy_seconds_per_byte
+from lms3d.experiments.links.link import Link
+from lms3d.experiments.overhead.schedule import Place, Wanted
 from lms3d.files import write_json
 
 SHARES = (0.60, 0.50, 0.35, 0.25)

@@ -15,8 +15,6 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.link import COPY_SECONDS, Link
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
 from lms3d.engine.native.library import library
@@ -24,6 +22,8 @@ from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import TierSpeed
 from lms3d.engine.tiers.stream import StreamTier, as_counters
 from lms3d.engine.tuning import SMALL_COPIES
+from lms3d.experiments.links.copying import copy_seconds_per_byte
+from lms3d.experiments.links.link import COPY_SECONDS, Link
 
 _LINE = 64  # bytes that a processor's caches load at once
 

@@ -1,6 +1,6 @@
 """isensee2017 as the case study ran it in 2018: D. Ellis's Keras code, on the layers of its time.
 
-    ours (`models.isensee2017`)       here
+    ours (`lms3d.models.isensee2017`)       here
     JoinedConv3D                      UpSampling3D, Concatenate, Conv3D: each makes a tensor of full size
     NearestUpSampling3D               UpSampling3D
     InstanceNormalization             keras_contrib's: mean; deviation, with a mean of its own; subtract, divide, scale, shift
@@ -19,8 +19,8 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-import models
-from models import isensee2017
+from lms3d import models
+from lms3d.models import isensee2017
 
 _AXES = (1, 2, 3)
 _EPSILON = 1e-3
@@ -52,7 +52,7 @@ class TwoSidedLeakyReLU(keras.layers.Layer):
 
 
 class _Joined:
-    """Up-sampling, concatenation and convolution, one after the other: what `models.layers.JoinedConv3D` avoids."""
+    """Up-sampling, concatenation and convolution, one after the other: what `lms3d.models.layers.JoinedConv3D` avoids."""
 
     def __init__(self, filters: int, raised: tuple[bool, ...], name: str, adds_bias: bool = True) -> None:
         self.filters, self.raised, self.name = filters, raised, name
@@ -77,7 +77,7 @@ def _normalise(
 
 
 def build(input_shape: tuple[int, ...]) -> keras.Model:
-    """(1, D, H, W, 4) images -> (1, D, H, W, 3) probabilities; `models.isensee2017` draws it, with other layers."""
+    """(1, D, H, W, 4) images -> (1, D, H, W, 3) probabilities; `lms3d.models.isensee2017` draws it, with other layers."""
     parts = {
         "Conv3D": keras.layers.Conv3D, "JoinedConv3D": _Joined, "NearestUpSampling3D": _raised, "_normalise": _normalise,
     }  # fmt: skip

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from experiments.harness import published
-from experiments.harness.published import SUBJECTS
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.planners.tflms import Parameters
 from lms3d.engine.planners.tflms.rules import build
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.published import SUBJECTS
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel, Number
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.machines.predictions import Row
+from lms3d.experiments.machines.predictions import Row
 from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, VERMILION, plain, plt, save
 
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.harness import published
-from experiments.harness.published import HIGH, LOW
-from experiments.machines.calibration import batch_bytes
-from experiments.machines.steps import Step
 from lms3d.engine import plan_cache
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms import Parameters
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.errors import DoesNotFit
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.published import HIGH, LOW
+from lms3d.experiments.machines.calibration import batch_bytes
+from lms3d.experiments.machines.steps import Step
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.harness import published
-from experiments.harness.published import HIGH, LOW, SUBJECTS, Profile, Run
-from experiments.machines.calibration import Tried, batch_bytes
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms.rules import build
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.published import HIGH, LOW, SUBJECTS, Profile, Run
+from lms3d.experiments.machines.calibration import Tried, batch_bytes
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 from lms3d.machines.outlook import Outlook

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.harness import published
-from experiments.harness.table import markdown
-from experiments.machines import calibration, ours
-from experiments.machines.calibration import Tried
-from experiments.machines.predictions import Row, within
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.table import markdown
+from lms3d.experiments.machines import calibration, ours
+from lms3d.experiments.machines.calibration import Tried
+from lms3d.experiments.machines.predictions import Row, within
 from lms3d.machines.model import MachineModel
 from lms3d.units import format_size
 

@@ -34,8 +34,8 @@ def traced(network: str, side: int) -> Step:
 
     from lms3d.engine.cost import Machine
     from lms3d.keras_step import estimate
+    from lms3d.models import layers
     from lms3d.scoring import losses
-    from models import layers
 
     keras.backend.clear_session()  # the same names, and so the same cached plans, whatever was traced before
     with layers.traced_for_gpu():
@@ -49,8 +49,8 @@ def traced(network: str, side: int) -> Step:
 
 
 def _network(network: str, side: int) -> keras.Model:
-    import models
-    from experiments.machines import article
+    from lms3d import models
+    from lms3d.experiments.machines import article
 
     shape = (side, side, side, 4)
     return article.build(shape) if network == ARTICLE else models.build("isensee2017", input_shape=shape)

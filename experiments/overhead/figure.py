@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.harness import methods
-from experiments.harness.figure import STYLE, draw_ratios, legend_below
-from experiments.harness.part import Result
-from experiments.overhead.promises import STEP_RATIOS
-from experiments.overhead.results import Comparison, memory_bytes
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.figure import STYLE, draw_ratios, legend_below
+from lms3d.experiments.harness.part import Result
+from lms3d.experiments.overhead.promises import STEP_RATIOS
+from lms3d.experiments.overhead.results import Comparison, memory_bytes
 from lms3d.scoring.figures.style import BLUE, VERMILION, plain, plt, save
 
 GIB = 1 << 30

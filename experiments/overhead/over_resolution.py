@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiments.harness import methods, published
-from experiments.harness.bench import Bench
-from experiments.harness.part import Part, Result
-from experiments.harness.table import cell, markdown, write_csv
-from experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.harness import methods, published
+from lms3d.experiments.harness.bench import Bench
+from lms3d.experiments.harness.part import Part, Result
+from lms3d.experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.overhead.schedule import Place, Wanted
 from lms3d.units import format_seconds, format_size
 
 LARGE = 16
@@ -140,7 +140,7 @@ def _record(point: Point) -> dict[str, object]:
 
 def draw(found: Sequence[Point], path: Path) -> Path | None:
     """The ratio over the resolution factor, a line for each method; beside it the time per voxel. None: no ratio to draw."""
-    from experiments.harness.figure import STYLE, legend_below
+    from lms3d.experiments.harness.figure import STYLE, legend_below
     from lms3d.scoring.figures.style import GREY, plain, plt, save
 
     drawn = [point for point in found if point.result.ratio]

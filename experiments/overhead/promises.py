@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from experiments.harness import methods
-from experiments.harness.part import Result
-from experiments.harness.promise import Promise, all_within, at_most
-from experiments.overhead.results import ORDER, Comparison, swept
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import Result
+from lms3d.experiments.harness.promise import Promise, all_within, at_most
+from lms3d.experiments.overhead.results import ORDER, Comparison, swept
 from lms3d.units import format_size
 
 SMALLEST_SHARE = 0.30

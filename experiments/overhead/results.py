@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from experiments.harness import methods, table
-from experiments.harness.part import MIB, Result, smallest_mib
-from experiments.harness.table import cell
-from experiments.overhead.schedule import SWEEP_MODELS, SWEEP_STEPS
+from lms3d.experiments.harness import methods, table
+from lms3d.experiments.harness.part import MIB, Result, smallest_mib
+from lms3d.experiments.harness.table import cell
+from lms3d.experiments.overhead.schedule import SWEEP_MODELS, SWEEP_STEPS
 from lms3d.units import format_seconds, format_size
 
 ORDER = (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from experiments.harness import methods
-from experiments.harness.bench import Bench
-from experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.bench import Bench
+from lms3d.experiments.harness.part import MIB, Part, Result
 
 SHARES = (0.50, 0.35)
 """The shares of the smallest limit without LMS for which step times are promised."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.profiling import intervals, measure
-from experiments.profiling.intervals import Interval
-from experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Trace
-from experiments.profiling.perfetto import TITLES
+from lms3d.experiments.profiling import intervals, measure
+from lms3d.experiments.profiling.intervals import Interval
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Trace
+from lms3d.experiments.profiling.perfetto import TITLES
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, plain, plt, save
 
 COLOURS = {"steps": GREY, COMPUTE: BLUE, OUT: ORANGE, IN: GREEN, WAIT: VERMILION, DATA: PURPLE}

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.profiling import intervals, xplane
-from experiments.profiling.intervals import Interval
-from experiments.profiling.xplane import Event, Thread
 from lms3d.engine.plan import SCOPE
 from lms3d.errors import InputError
+from lms3d.experiments.profiling import intervals, xplane
+from lms3d.experiments.profiling.intervals import Interval
+from lms3d.experiments.profiling.xplane import Event, Thread
 
 COMPUTE, OUT, IN, WAIT, DATA = "compute", "out", "in", "wait", "data"
 STEP, TRANSFERS = f"{SCOPE}step/train", {f"{SCOPE}transfer/{way}": way for way in (OUT, IN)}

@@ -10,9 +10,9 @@ import bisect
 import statistics
 from dataclasses import dataclass
 
-from experiments.profiling import intervals
-from experiments.profiling.intervals import Interval
-from experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
+from lms3d.experiments.profiling import intervals
+from lms3d.experiments.profiling.intervals import Interval
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
 
 PICO = 1e-12
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.profiling import measure
-from experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
+from lms3d.experiments.profiling import measure
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
 from lms3d.files import write_text
 
 TITLES = {

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.published import PROFILES
-from experiments.harness.table import markdown, read_csv, write_csv
-from experiments.profiling.measure import Link, Profile
+from lms3d.experiments.harness.published import PROFILES
+from lms3d.experiments.harness.table import markdown, read_csv, write_csv
+from lms3d.experiments.profiling.measure import Link, Profile
 from lms3d.units import format_seconds, format_size
 
 COLUMNS = (

@@ -12,7 +12,7 @@ COPIED = "copied"
 
 def add_tier() -> None:
     """`--swap-tier copied`."""
-    TIERS.place(COPIED, "experiments.profiling.copying:CopyingTier")
+    TIERS.place(COPIED, "lms3d.experiments.profiling.copying:CopyingTier")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.reporting import published
-from experiments.reporting.published import Table
+from lms3d.experiments.reporting import published
+from lms3d.experiments.reporting.published import Table
 
 
 @dataclass(frozen=True, kw_only=True)

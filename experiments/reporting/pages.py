@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from experiments.harness.table import markdown
-from experiments.reporting.chapters import Chapter
-from experiments.reporting.published import Table
-from experiments.reporting.runs import LOG, Run
+from lms3d.experiments.harness.table import markdown
+from lms3d.experiments.reporting.chapters import Chapter
+from lms3d.experiments.reporting.published import Table
+from lms3d.experiments.reporting.runs import LOG, Run
 from lms3d.files import write_text
 from lms3d.scoring import page
 from lms3d.units import format_seconds

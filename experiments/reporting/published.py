@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, GROWTH, PROFILES, RUNS
+from lms3d.experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, GROWTH, PROFILES, RUNS
 
 CASE_STUDY, CHEXNET, BARE_METAL = "LMS case study", "CheXNet scaling", "bare metal against Kubernetes"
 

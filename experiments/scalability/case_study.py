@@ -29,11 +29,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.harness import published
-from experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, SUBJECTS
-from experiments.scalability import shares
-from experiments.scalability.communication import Link
-from experiments.scalability.model import Job, Machine, predict
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, SUBJECTS
+from lms3d.experiments.scalability import shares
+from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.model import Job, Machine, predict
 
 PARAMETERS = 8_269_561
 SIDE_BY_SIDE = {len(run.epochs): run.epochs for run in (published.AC922_APART, published.AC922_SIX)}

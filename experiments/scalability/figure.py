@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.scalability import case_study, measured, shares, table
-from experiments.scalability.case_study import INDEPENDENT, JOB
-from experiments.scalability.communication import Link
-from experiments.scalability.measured import Measurement
-from experiments.scalability.model import STRONG, WEAK, predict
+from lms3d.experiments.scalability import case_study, measured, shares, table
+from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
+from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.measured import Measurement
+from lms3d.experiments.scalability.model import STRONG, WEAK, predict
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, VERMILION, plain, plt, save
 
 MOST_RANKS = 1024

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import runs
 from lms3d.errors import InputError
+from lms3d.experiments.harness import runs
 
 WARM_UP_EPOCHS = 1
 """Epochs that are left out: they trace, plan, and fill caches."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.scalability import shares
-from experiments.scalability.communication import Link, expected_maximum, hierarchical_seconds
+from lms3d.experiments.scalability import shares
+from lms3d.experiments.scalability.communication import Link, expected_maximum, hierarchical_seconds
 
 STRONG, WEAK = "strong", "weak"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.harness.table import markdown, write_csv
-from experiments.scalability import case_study, shares
-from experiments.scalability.case_study import INDEPENDENT, JOB
-from experiments.scalability.model import STRONG, WEAK, Machine, Prediction, predict
+from lms3d.experiments.harness.table import markdown, write_csv
+from lms3d.experiments.scalability import case_study, shares
+from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
+from lms3d.experiments.scalability.model import STRONG, WEAK, Machine, Prediction, predict
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 WITHIN, OURS_AT_16 = 0.03, 0.97

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.ranks import Launcher
-from experiments.harness.table import markdown
-from experiments.scalability.communication import Link, fit_link, ring_seconds
 from lms3d.errors import InputError
+from lms3d.experiments.harness.ranks import Launcher
+from lms3d.experiments.harness.table import markdown
+from lms3d.experiments.scalability.communication import Link, fit_link, ring_seconds
 from lms3d.units import format_size
 
 PATIENCE_SECONDS = 300.0
@@ -62,7 +62,7 @@ def run(launcher: Launcher, ranks: int, folder: Path) -> Probe:
     """Measures and writes probe.json. RunFailed with the last words of a rank."""
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
-    program = [sys.executable, "-m", "experiments.scalability.probe", str(path.resolve())]
+    program = [sys.executable, "-m", "lms3d.experiments.scalability.probe", str(path.resolve())]
     launcher.run(ranks, program, folder / "logs" / "probe.txt", patience_seconds=PATIENCE_SECONDS)
     return load(path)
 

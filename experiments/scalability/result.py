@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.feeding import accepted
-from experiments.feeding.spread import spread
-from experiments.scalability import measured
-from experiments.scalability.measured import Measurement
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.feeding.spread import spread
+from lms3d.experiments.scalability import measured
+from lms3d.experiments.scalability.measured import Measurement
 
 
 def content(found: Sequence[Measurement], label: str, command: str) -> dict[str, Any]:

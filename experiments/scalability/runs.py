@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from experiments.harness.child import of_module
-from experiments.harness.ranks import Launcher, RunFailed
-from experiments.harness.store import Record, Records
-from experiments.scalability import measured
-from experiments.scalability.measured import Measurement
-from experiments.scalability.model import STRONG, WEAK
 from lms3d import console
 from lms3d.errors import InputError
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.ranks import Launcher, RunFailed
+from lms3d.experiments.harness.store import Record, Records
+from lms3d.experiments.scalability import measured
+from lms3d.experiments.scalability.measured import Measurement
+from lms3d.experiments.scalability.model import STRONG, WEAK
 from lms3d.units import format_seconds
 
 

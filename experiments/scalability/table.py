@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.harness import table
-from experiments.scalability import measured, model, shares
-from experiments.scalability.communication import Link
-from experiments.scalability.measured import Measurement
-from experiments.scalability.model import STRONG, WEAK, Job, Machine
+from lms3d.experiments.harness import table
+from lms3d.experiments.scalability import measured, model, shares
+from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.measured import Measurement
+from lms3d.experiments.scalability.model import STRONG, WEAK, Job, Machine
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",

@@ -2,7 +2,7 @@
 
 - ON-1: Three methods are compared in one simulator: without LMS, in as much memory as that takes; our plan and TFLMS's, under the
   limit.
-- ON-2: For a machine from a file, the step is traced as for a GPU (`models.layers.traced_for_gpu`) and nothing is measured. For
+- ON-2: For a machine from a file, the step is traced as for a GPU (`lms3d.models.layers.traced_for_gpu`) and nothing is measured. For
   `here`, it is planned and measured as always.
 - ON-3: The largest cube is found by trying multiples of 16, larger ones until one does not fit, then those between. Only whether a
   plan fits counts: so our search has the effort of a short run, and TFLMS has the parameters that move most. If the bytes that
@@ -27,10 +27,10 @@ from lms3d.keras_step.estimate import Planned
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 from lms3d.machines.outlook import Outlook
+from lms3d.models import layers
 from lms3d.tasks import TASKS
 from lms3d.training import compilation, needs
 from lms3d.units import format_size
-from models import layers
 
 WITHOUT, OURS, TFLMS = "without LMS", "lms3d", "TFLMS"
 _SIDES = 16  # what networks divide by

@@ -85,7 +85,7 @@ def load_model(path: Path) -> Any:
     import keras
     import tensorflow as tf
 
-    import models  # noqa: F401  (registers its layers)
+    from lms3d import models  # noqa: F401  (registers its layers)
 
     try:
         require_checksums(path)

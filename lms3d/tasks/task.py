@@ -71,7 +71,7 @@ class PredictRequest:
     labels: str | None
     output: Path
     tta: str | None
-    """The symmetries over which predictions are averaged, one of `data.brats.symmetries.SETS`; None: none. Any of them averages an
+    """The symmetries over which predictions are averaged, one of `lms3d.data.brats.symmetries.SETS`; None: none. Any of them averages an
     image with its mirror image."""
     progress: Progress
     cases: Path | None = None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data.brats import cache, layouts
-from data.brats.preprocess import cube
-from data.phantoms import brains
+from lms3d.data.brats import cache, layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.phantoms import brains
 from tests.data.small_data import random_case, write_case
 
 

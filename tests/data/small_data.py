@@ -8,9 +8,9 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from data.brats.cache import Cache
-from data.brats.case import Case, load_images, load_truth
-from data.brats.schema import CHANNELS, LabelSchema
+from lms3d.data.brats.cache import Cache
+from lms3d.data.brats.case import Case, load_images, load_truth
+from lms3d.data.brats.schema import CHANNELS, LabelSchema
 
 SHAPE = (20, 24, 18)
 AFFINE = np.array([[-1.0, 0, 0, 0], [0, -1, 0, 239], [0, 0, 1, 0], [0, 0, 0, 1]])

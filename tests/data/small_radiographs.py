@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.chest_xray import png
-from data.phantoms.chests import HEADER
+from lms3d.data.chest_xray import png
+from lms3d.data.phantoms.chests import HEADER
 
 _COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # channels -> grey, grey + alpha, RGB, RGBA
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from data import files, pseudonyms
-from data.errors import DataError
+from lms3d.data import files, pseudonyms
+from lms3d.data.errors import DataError
 from tests.power_cut import PowerCut
 
 
@@ -236,7 +236,7 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path, monkeypatc
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from data import files
+from lms3d.data import files
 end = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "probe":
     Path.unlink = end

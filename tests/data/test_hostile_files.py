@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import files
-from data.brats import cache, fingerprint, layouts, msd
-from data.brats.geometry import Geometry
-from data.brats.preprocess import cube
-from data.chest_xray import collection, png, records, shards
-from data.errors import LONGEST, DataError
+from lms3d.data import files
+from lms3d.data.brats import cache, fingerprint, layouts, msd
+from lms3d.data.brats.geometry import Geometry
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.chest_xray import collection, png, records, shards
+from lms3d.data.errors import LONGEST, DataError
 from tests.data.small_data import random_case, reopened, write_case
 from tests.data.small_radiographs import write_set
 

@@ -1,4 +1,4 @@
-"""`python -m data.prepare`, as a newcomer sees it."""
+"""`python -m lms3d.data.prepare`, as a newcomer sees it."""
 
 import errno
 import json
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data.brats import cache
-from data.errors import DataError
-from data.prepare import main
+from lms3d.data.brats import cache
+from lms3d.data.errors import DataError
+from lms3d.data.prepare import main
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
@@ -25,7 +25,7 @@ def test_from_the_command_line(data_set, tmp_path):
     command = [
         sys.executable,
         "-m",
-        "data.prepare",
+        "lms3d.data.prepare",
         str(data_set),
         "--resolution",
         "16",
@@ -131,7 +131,7 @@ def test_a_disk_that_fails_where_nobody_looks_is_one_line(data_set, capsys, monk
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error", "/disk/cubes.lock")
 
-    monkeypatch.setattr("data.prepare.cache.build", fail)
+    monkeypatch.setattr("lms3d.data.prepare.cache.build", fail)
     assert main([str(data_set), "--workers", "1"]) == 2
     assert "error: /disk/cubes.lock: found Input/output error; expected a disk that works" in capsys.readouterr().err
 
@@ -153,7 +153,7 @@ def test_a_defect_keeps_its_traceback(data_set, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setattr("data.prepare.cache.build", fail)
+    monkeypatch.setattr("lms3d.data.prepare.cache.build", fail)
     with pytest.raises(OSError, match="Bad file"):
         main([str(data_set), "--workers", "1"])
 
@@ -163,7 +163,7 @@ def test_nobody_reads_what_it_prints(data_set, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     words = [str(data_set), "--resolution", "16", "--workers", "1", "--cache", str(tmp_path / "c")]
-    command = [sys.executable, "-m", "data.prepare", *words]
+    command = [sys.executable, "-m", "lms3d.data.prepare", *words]
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data import prepare, pseudonyms
-from data.brats.layouts import find_cases
-from data.errors import DataError
+from lms3d.data import prepare, pseudonyms
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.errors import DataError
 from tests.data.small_data import random_case, save, write_case
 
 NAMES = ("Mueller_Hans_1957", "Dr. O'Neill, Pat", "Zoe")
@@ -121,7 +121,7 @@ def test_a_mirrored_set_and_a_truth_with_another_name(tmp_path, hidden):
 def test_every_stream_and_the_end_by_a_defect(tmp_path):
     """Tracebacks and warnings pass, too, and processes that this one starts hide names as well."""
     code = (
-        "import os, sys, warnings\nfrom data import pseudonyms\npseudonyms.start()\npseudonyms.know(['Zoe'])\n"
+        "import os, sys, warnings\nfrom lms3d.data import pseudonyms\npseudonyms.start()\npseudonyms.know(['Zoe'])\n"
         "print('case', 'Zoe'); sys.stdout.writelines(['Zoe']); warnings.warn('Zoe')\nassert os.environ['LMS3D_ANONYMOUS']\n"
         "raise RuntimeError('Zo' + 'e')"
     )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import split
-from data.errors import DataError
+from lms3d.data import split
+from lms3d.data.errors import DataError
 
 id_sets = st.sets(st.integers(0, 999).map("BraTS20_{:03d}".format), min_size=2, max_size=60)
 visit_sets = st.sets(

@@ -8,9 +8,9 @@ import threading
 import pytest
 import tensorflow as tf
 
-from data import stream
-from data.brats import pipeline
-from data.chest_xray import pipeline as pipelines
+from lms3d.data import stream
+from lms3d.data.brats import pipeline
+from lms3d.data.chest_xray import pipeline as pipelines
 from lms3d.engine import tuning
 
 SCALAR = (tf.TensorSpec((), tf.int64),)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError, unwrap
-from data.workers import run_all, worker_count
+from lms3d.data.errors import DataError, unwrap
+from lms3d.data.workers import run_all, worker_count
 
 
 def touch(folder: Path, number: int) -> None:
@@ -68,7 +68,7 @@ def test_a_script_that_its_workers_run_again_is_refused(tmp_path):
     """Its workers would wait for a lock that the script holds, and the script for its workers."""
     script = tmp_path / "script.py"
     script.write_text(
-        f"from data.phantoms import brains\nbrains.write({str(tmp_path / 'set')!r}, cases=2, workers=2)\n"
+        f"from lms3d.data.phantoms import brains\nbrains.write({str(tmp_path / 'set')!r}, cases=2, workers=2)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)

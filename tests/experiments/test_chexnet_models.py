@@ -6,9 +6,9 @@ from pathlib import Path
 import keras
 import pytest
 
-from experiments import chexnet_models
-from experiments.harness import commands
 from lms3d import train
+from lms3d.experiments import chexnet_models
+from lms3d.experiments.harness import commands
 
 SPEED = {"densenet121": 2.0, "resnet50": 1.0}  # seconds of a step
 AREA = {"densenet121": "0.8", "resnet50": "0.85"}

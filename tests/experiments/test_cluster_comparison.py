@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cluster_comparison
-from experiments.feeding import accepted
-from experiments.scalability import result
-from experiments.scalability.measured import Measurement
 from lms3d.device import machine
+from lms3d.experiments import cluster_comparison
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.scalability import result
+from lms3d.experiments.scalability.measured import Measurement
 
 SETTINGS = {"model": "resnet50", "resolution": 224, "batch_size": 64, "precision": "float32"}
 

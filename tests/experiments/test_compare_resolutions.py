@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from experiments import compare_resolutions as compare
-from experiments.harness.commands import CommandFailed
+from lms3d.experiments import compare_resolutions as compare
+from lms3d.experiments.harness.commands import CommandFailed
 from lms3d.scoring import scores
 from lms3d.tasks.brats import evaluate, label_maps
 

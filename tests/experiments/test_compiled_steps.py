@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments import compiled_steps
-from experiments.architectures import NETWORKS
-from experiments.compiled_steps import AUTO, OFF
-from experiments.harness import methods
+from lms3d.experiments import compiled_steps
+from lms3d.experiments.architectures import NETWORKS
+from lms3d.experiments.compiled_steps import AUTO, OFF
+from lms3d.experiments.harness import methods
 
 
 def test_every_network_can_be_asked_for():

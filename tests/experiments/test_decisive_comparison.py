@@ -11,11 +11,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from data import split
-from data.brats import layouts
-from experiments import decisive_comparison as decisive
-from experiments.arms import plan, report, runs
-from experiments.harness.commands import CommandFailed
+from lms3d.data import split
+from lms3d.data.brats import layouts
+from lms3d.experiments import decisive_comparison as decisive
+from lms3d.experiments.arms import plan, report, runs
+from lms3d.experiments.harness.commands import CommandFailed
 from lms3d.training import checkpoint
 from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case

@@ -3,7 +3,7 @@
 import matplotlib.image
 import pytest
 
-from experiments import distortions
+from lms3d.experiments import distortions
 from tests.data.small_data import random_case, write_case
 
 

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from experiments import concurrent, emulated_links
-from experiments.harness import bench, methods
-from experiments.harness import child as process
-from experiments.harness.part import MIB, Part, Result
-from experiments.links import study
-from experiments.links.calibration import SLOWNESS
-from experiments.links.link import COPY_SECONDS, STEP_SECONDS
-from experiments.links.study import METHODS
+from lms3d.experiments import concurrent, emulated_links
+from lms3d.experiments.harness import bench, methods
+from lms3d.experiments.harness import child as process
+from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.links import study
+from lms3d.experiments.links.calibration import SLOWNESS
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
+from lms3d.experiments.links.study import METHODS
 
 WITHOUT, COPIED, MAPPED = 1000, 250, 200  # MiB: the smallest limits of the imitated machine
 STEP = 2.0

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from experiments import first_step
-from experiments.harness import child as process
-from experiments.harness import methods
-from experiments.harness.part import Part
 from lms3d.engine.native.library import GIVEN, compiled
+from lms3d.experiments import first_step
+from lms3d.experiments.harness import child as process
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import Part
 
 WAYS = [Part(method=m, model="unet3d", resolution=16, warm_up=0, steps=1) for m in (methods.KERAS, methods.LMS)]
 

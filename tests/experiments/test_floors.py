@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from experiments import floors
-from experiments.floors import Floors
+from lms3d.experiments import floors
+from lms3d.experiments.floors import Floors
 
 pytestmark = pytest.mark.slow
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from experiments import gpu_case_study, report
-from experiments.accelerator import card, check, page, placement, scale, sections, study, tables, trainings
-from experiments.accelerator.card import Card
-from experiments.accelerator.sections import SECTIONS
-from experiments.accelerator.study import DONE, FAILED, INTERRUPTED, OUT_OF_TIME, Study
-from experiments.accelerator.trainings import Trainings
-from experiments.harness import child as process
-from experiments.harness import methods
-from experiments.harness.part import MIB, Part, Result
-from experiments.reporting.runs import known
+from lms3d.experiments import gpu_case_study, report
+from lms3d.experiments.accelerator import card, check, page, placement, scale, sections, study, tables, trainings
+from lms3d.experiments.accelerator.card import Card
+from lms3d.experiments.accelerator.sections import SECTIONS
+from lms3d.experiments.accelerator.study import DONE, FAILED, INTERRUPTED, OUT_OF_TIME, Study
+from lms3d.experiments.accelerator.trainings import Trainings
+from lms3d.experiments.harness import child as process
+from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.reporting.runs import known
 from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).parents[2]
@@ -677,7 +677,16 @@ patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that othe
 def rehearsed(tmp_path_factory) -> Path:
     """A rehearsal by the real command."""
     output = tmp_path_factory.mktemp("rehearsal")
-    command = [sys.executable, "-m", "experiments.gpu_case_study", "--rehearse", "--minutes", "60", "--output", output]
+    command = [
+        sys.executable,
+        "-m",
+        "lms3d.experiments.gpu_case_study",
+        "--rehearse",
+        "--minutes",
+        "60",
+        "--output",
+        output,
+    ]
     done = subprocess.run([*command, "--only", *REHEARSED], cwd=ROOT, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr
     return output

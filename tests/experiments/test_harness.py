@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from experiments.harness import child, commands, page, part, promise, runs, store, table
-from experiments.harness.part import MIB, Part, Result
-from experiments.harness.store import Records
+from lms3d.experiments.harness import child, commands, page, part, promise, runs, store, table
+from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.store import Records
 
 
 def test_a_table_for_people_and_the_same_for_programs(tmp_path):

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from data.chest_xray import shards
-from data.phantoms import chests
-from experiments import input_pipeline
-from experiments.feeding import alone, images, results
-from experiments.harness.ranks import Launcher, RunFailed
-from experiments.harness.store import Records
+from lms3d.data.chest_xray import shards
+from lms3d.data.phantoms import chests
 from lms3d.device.machine import processor
+from lms3d.experiments import input_pipeline
+from lms3d.experiments.feeding import alone, images, results
+from lms3d.experiments.harness.ranks import Launcher, RunFailed
+from lms3d.experiments.harness.store import Records
 
 # A rank of the pipeline alone. Per window of 1 s: old 100 images, new 250, best 400; each uses half a core.
 RANK = """\
@@ -200,7 +200,7 @@ def test_a_promise_that_is_missed_says_no_and_a_disturbed_one_says_so(ratio, oth
 def test_the_wait_is_what_the_iterator_takes_by_both_clocks():
     import tensorflow as tf
 
-    from experiments.feeding import loop, wait
+    from lms3d.experiments.feeding import loop, wait
 
     def slowly(x):
         time.sleep(0.02)
@@ -293,8 +293,8 @@ def test_a_real_rank_trains_and_waits(tmp_path, monkeypatch, capsys):
     pytest.importorskip("horovod", reason="the command looks for its launcher: make horovod")
     import keras
 
-    import models
-    from experiments.feeding import training_rank
+    from lms3d import models
+    from lms3d.experiments.feeding import training_rank
 
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(14, activation="sigmoid")]
     monkeypatch.setattr(models, "build", lambda _, input_shape: keras.Sequential([keras.Input(input_shape), *layers]))
@@ -321,10 +321,10 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     """A device that sleeps, and a network of one layer; in this process."""
     import keras
 
-    import models
-    from experiments.feeding import orders, timeline
-    from experiments.harness import commands
-    from experiments.profiling import lanes, xplane
+    from lms3d import models
+    from lms3d.experiments.feeding import orders, timeline
+    from lms3d.experiments.harness import commands
+    from lms3d.experiments.profiling import lanes, xplane
 
     calls = []
 
@@ -367,5 +367,5 @@ def test_timelines_of_real_steps(tmp_path, monkeypatch, capsys):
     assert (out / "timelines" / "device-new.trace.json").exists()
     assert input_pipeline.main(words) == 0
     assert (
-        calls == [[sys.executable, "-m", "experiments.feeding.timeline"]] * 2
+        calls == [[sys.executable, "-m", "lms3d.experiments.feeding.timeline"]] * 2
     )  # one of each kind; the second call reads

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.links import calibration
-from experiments.links.calibration import SLOWNESS, Curve
 from lms3d.engine import edit
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.simulate import simulate
+from lms3d.experiments.links import calibration
+from lms3d.experiments.links.calibration import SLOWNESS, Curve
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, training
 
 STATED = SLOWNESS.index(1.0)

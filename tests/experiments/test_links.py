@@ -14,10 +14,6 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-from experiments.harness import steps_tensorflow
-from experiments.links import machines, tier
-from experiments.links.copying import copy_seconds_per_byte
-from experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
 from lms3d.device import memory
 from lms3d.engine.native import lanes
 from lms3d.engine.native.lanes import Lane
@@ -25,6 +21,10 @@ from lms3d.engine.native.library import library
 from lms3d.engine.tensorflow import functions, speeds
 from lms3d.engine.tiers import TIERS
 from lms3d.errors import InputError, StorageError
+from lms3d.experiments.harness import steps_tensorflow
+from lms3d.experiments.links import machines, tier
+from lms3d.experiments.links.copying import copy_seconds_per_byte
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, Link
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
 PIECE_BYTES = 4 << 20

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from experiments import lms_overhead
-from experiments.harness import bench, methods
-from experiments.harness import child as process
-from experiments.harness.bench import Trainer
-from experiments.harness.figure import MOST
-from experiments.harness.part import MIB, Part, Result
-from experiments.overhead import figure, over_resolution, promises, schedule
+from lms3d.experiments import lms_overhead
+from lms3d.experiments.harness import bench, methods
+from lms3d.experiments.harness import child as process
+from lms3d.experiments.harness.bench import Trainer
+from lms3d.experiments.harness.figure import MOST
+from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.overhead import figure, over_resolution, promises, schedule
 from lms3d.scoring.figures.style import plt
 
 WITHOUT, WITH = 1000, 290  # MiB: the smallest limits of the imitated machine
@@ -314,8 +314,8 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
 
 @pytest.mark.parametrize("method", methods.UNIFORM)
 def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
-    from experiments.harness import steps_tensorflow
     from lms3d.engine.planners import PLANNERS
+    from lms3d.experiments.harness import steps_tensorflow
 
     lms = steps_tensorflow._callback(method)
     assert lms.planner == PLANNERS[methods.UNIFORM[method]].name
@@ -324,7 +324,7 @@ def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
 
 @pytest.mark.parametrize("method", [methods.KERAS_REMAT, methods.RECOMPUTE_GRAD])
 def test_every_block_of_the_network_is_recomputed(method):
-    from experiments.harness import variants
+    from lms3d.experiments.harness import variants
 
     names = {type(layer).__name__ for layer in variants.build(method, "isensee2017", (16, 16, 16, 4)).layers}
     assert names & {"Block", "RecomputedBlock"}

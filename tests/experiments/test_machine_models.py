@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import machine_models
-from experiments.harness import published
-from experiments.harness.store import UpToDate
-from experiments.machines import calibration, ours, predictions, report
-from experiments.machines.calibration import Tried
-from experiments.machines.ours import Case
-from experiments.machines.predictions import Row
-from experiments.machines.steps import Step
 from lms3d.engine.cost import step_seconds
 from lms3d.engine.planners.tflms.rules import build
 from lms3d.errors import InputError
+from lms3d.experiments import machine_models
+from lms3d.experiments.harness import published
+from lms3d.experiments.harness.store import UpToDate
+from lms3d.experiments.machines import calibration, ours, predictions, report
+from lms3d.experiments.machines.calibration import Tried
+from lms3d.experiments.machines.ours import Case
+from lms3d.experiments.machines.predictions import Row
+from lms3d.experiments.machines.steps import Step
 from lms3d.machines import files, outlook
 from tests.lms3d.engine.toy_graphs import training
 
@@ -99,7 +99,7 @@ def test_a_part_is_made_once(tmp_path, monkeypatch):
 
     assert [UpToDate(tmp_path, again=False).get("a", make)["value"] for _ in range(2)] == [1, 1]
     assert UpToDate(tmp_path, again=True).get("a", make) == {"value": 2}
-    monkeypatch.setattr("experiments.harness.store.digest", lambda: "other code")
+    monkeypatch.setattr("lms3d.experiments.harness.store.digest", lambda: "other code")
     assert UpToDate(tmp_path, again=False).get("a", make) == {"value": 3}
     (tmp_path / "parts/a.json").write_text("[]")
     with pytest.raises(InputError, match="delete it and run again"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments import passes
+from lms3d.experiments import passes
 
 
 def test_the_compiled_block_takes_the_least(capsys):

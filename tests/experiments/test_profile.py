@@ -13,14 +13,14 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import profile as command
-from experiments.harness import commands
-from experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
 from lms3d import LMS
 from lms3d import train as lms3d_train
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
+from lms3d.experiments import profile as command
+from lms3d.experiments.harness import commands
+from lms3d.experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
 from lms3d.files import write_json
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.callbacks.progress import Profile
@@ -267,7 +267,7 @@ def test_the_command(profiled, copied_tier, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(commands, "run", train)
     words = ["--resolution", "16", "--batches", "1:2-4", "--train-options", "--epochs 3", "--output", str(output)]
     assert command.main(words) == 0
-    assert trained[0][1:3] == ["-m", "experiments.profiling.training"]
+    assert trained[0][1:3] == ["-m", "lms3d.experiments.profiling.training"]
     given = vars(lms3d_train._parser().parse_args(trained[0][3:]))
     assert (given["profile"], given["swap_tier"], given["epochs"], given["output"]) == (
         (1, 2, 4),

@@ -6,10 +6,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from experiments import report
-from experiments.reporting import chapters, pages, published, runs
-from experiments.reporting.chapters import Chapter
-from experiments.reporting.runs import Run
+from lms3d.experiments import report
+from lms3d.experiments.reporting import chapters, pages, published, runs
+from lms3d.experiments.reporting.chapters import Chapter
+from lms3d.experiments.reporting.runs import Run
 from tests.browser import clicked
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def test_the_commands_of_the_chapters_are_right():
 
 def test_the_real_command(tmp_path, commands):
     """A chapter that needs no training: all parts are real."""
-    done = commands.run(["-m", "experiments.report", "--only", "clusters", "--output", tmp_path])
+    done = commands.run(["-m", "lms3d.experiments.report", "--only", "clusters", "--output", tmp_path])
     assert done.returncode == 0, done.stderr
     assert "up to 8 % faster" in (tmp_path / "report.md").read_text()
     assert runs.known(tmp_path / "clusters") is None

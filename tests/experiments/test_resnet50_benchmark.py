@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from data.chest_xray import shards
-from data.phantoms import chests
-from experiments import resnet50_benchmark
-from experiments.feeding import accepted, images
-from experiments.feeding.spread import difference, spread
-from experiments.harness.ranks import Launcher
+from lms3d.data.chest_xray import shards
+from lms3d.data.phantoms import chests
+from lms3d.experiments import resnet50_benchmark
+from lms3d.experiments.feeding import accepted, images
+from lms3d.experiments.feeding.spread import difference, spread
+from lms3d.experiments.harness.ranks import Launcher
 from tests.caches import private_cache
 
 # One rank: 90, 100, 110 images/s; two: twice that, less 10 %. Real data: a tenth less, since the device waits.
@@ -146,7 +146,7 @@ def test_two_results_differ_by_no_more_than_their_spread_allows():
 
 
 def test_synthetic_images_are_those_of_the_shards_in_shape_and_kind():
-    from experiments.feeding import benchmark_rank
+    from lms3d.experiments.feeding import benchmark_rank
 
     images_, labels = benchmark_rank.synthetic(2, 32, 0)
     assert images_.shape == (2, 32, 32, 3)
@@ -159,8 +159,8 @@ def in_this_process(monkeypatch):
     """The real rank, without a launcher, on a network of one layer: ResNet-50 takes half a minute to build and trace."""
     import keras
 
-    import models
-    from experiments.feeding import benchmark_rank
+    from lms3d import models
+    from lms3d.experiments.feeding import benchmark_rank
 
     def tiny(name: str, *, input_shape: tuple[int, ...]) -> keras.Model:
         assert name == "resnet50"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import scaling
-from experiments.feeding import accepted
-from experiments.harness import ranks
-from experiments.scalability import measured, probe, runs
-from experiments.scalability.communication import Link, ring_seconds
+from lms3d.experiments import scaling
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.harness import ranks
+from lms3d.experiments.scalability import measured, probe, runs
+from lms3d.experiments.scalability.communication import Link, ring_seconds
 
 ROOT = Path(__file__).parents[2]
 # Strong: 20 samples; a step takes 1 s on one rank and 1.25 s on two; every epoch 2 s of validation and saving.
@@ -268,7 +268,7 @@ def test_parameters_are_counted_in_the_weights_that_a_run_kept(tmp_path):
 
 
 def test_the_model_alone_answers_at_once_and_runs_nothing(tmp_path):
-    command = [sys.executable, "-m", "experiments.scaling", "--model-only", "--output", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "lms3d.experiments.scaling", "--model-only", "--output", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "| 16 | 92.19 % |" in done.stdout
@@ -279,7 +279,7 @@ def test_the_model_alone_answers_at_once_and_runs_nothing(tmp_path):
 
 
 def test_the_model_needs_no_tensorflow(tmp_path):
-    code = "import sys, experiments.scaling as s; s.main(['--model-only', '--output', sys.argv[1]]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"  # noqa: E501
+    code = "import sys, lms3d.experiments.scaling as s; s.main(['--model-only', '--output', sys.argv[1]]); assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules"  # noqa: E501
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=60)
 
 
@@ -301,7 +301,7 @@ def test_a_rank_s_exception_is_told_and_not_the_launcher_s(tmp_path):
 
 @pytest.mark.parametrize(("percent", "said"), [(97.0, True), (4.0, False)])
 def test_the_report_tells_which_runs_a_busy_machine_disturbed(tmp_path, monkeypatch, percent, said):
-    monkeypatch.setattr("experiments.harness.store.psutil.cpu_percent", lambda _: percent)
+    monkeypatch.setattr("lms3d.experiments.harness.store.psutil.cpu_percent", lambda _: percent)
     assert run(tmp_path, Fake(tmp_path), "--scaling", "strong", "--ranks", "1") == 0
     text = (tmp_path / "out/report.md").read_text()
     assert ("do not trust these times:\n- strong-1: 97% of the cores" in text) == said

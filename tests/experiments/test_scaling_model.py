@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.scalability import case_study, communication, model_report, probe, shares
-from experiments.scalability.case_study import INDEPENDENT, JOB
-from experiments.scalability.communication import Link
-from experiments.scalability.model import WEAK, Machine, predict
+from lms3d.experiments.scalability import case_study, communication, model_report, probe, shares
+from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
+from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.model import WEAK, Machine, predict
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3)
 

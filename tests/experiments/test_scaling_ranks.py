@@ -6,9 +6,9 @@ import csv
 import json
 import os
 
-from data.phantoms import brains
-from experiments import scaling
-from experiments.scalability import probe
+from lms3d.data.phantoms import brains
+from lms3d.experiments import scaling
+from lms3d.experiments.scalability import probe
 
 
 def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):

@@ -16,7 +16,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from data.phantoms import brains
+from lms3d.data.phantoms import brains
 from tests.caches import private_cache
 from tests.data.small_radiographs import many, write_set
 

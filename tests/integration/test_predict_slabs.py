@@ -9,11 +9,11 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-import models
-from data import split
-from data.brats import cache, layouts, normalise
-from data.brats.preprocess import cube
-from data.phantoms import brains as phantom
+from lms3d import models
+from lms3d.data import split
+from lms3d.data.brats import cache, layouts, normalise
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.phantoms import brains as phantom
 from lms3d.tasks.brats.options import BratsConfig
 from tests.caches import private_cache
 

@@ -18,8 +18,8 @@ import keras
 import numpy as np
 import pytest
 
-from data.phantoms import brains as phantom
-from experiments import profile
+from lms3d.data.phantoms import brains as phantom
+from lms3d.experiments import profile
 from tests.caches import private_cache
 from tests.lms3d.training.callbacks.test_progress import profiled_events
 
@@ -128,7 +128,7 @@ def test_its_profile_is_read(straight, tmp_path):
 
 def test_best_weights_load_without_further_ado(environment, brains, tmp_path):
     """Of the real network, trained by a Python of its own: what it imports prints nothing."""
-    import models  # noqa: F401
+    from lms3d import models  # noqa: F401
 
     words = [*SMALL, "--epochs", "1", "--steps-per-epoch", "1", "--validation-steps", "1", "--output", tmp_path / "run"]
     done = subprocess.run(

@@ -11,7 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data import split
+from lms3d.data import split
 from tests.integration.test_train import brains, environment, train  # noqa: F401
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.phantoms import chests as radiograph
+from lms3d.data.phantoms import chests as radiograph
 from tests.caches import private_cache
 
 EPOCHS = 2

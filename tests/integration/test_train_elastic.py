@@ -11,7 +11,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from data.phantoms import brains as phantom
+from lms3d.data.phantoms import brains as phantom
 from tests.lms3d.ranks.started import LAUNCHER, Started
 
 EPOCHS, STEPS = 3, 12

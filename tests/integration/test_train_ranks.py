@@ -15,8 +15,8 @@ import psutil
 import pytest
 import yaml
 
-from data.phantoms import brains as phantom
-from data.phantoms import chests as radiograph
+from lms3d.data.phantoms import brains as phantom
+from lms3d.data.phantoms import chests as radiograph
 from tests.caches import private_cache
 from tests.fork_server import ONE_WORKER
 from tests.lms3d.ranks import launchers

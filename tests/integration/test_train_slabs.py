@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.phantoms import brains as phantom
+from lms3d.data.phantoms import brains as phantom
 from tests.caches import private_cache
 from tests.fork_server import Command
 

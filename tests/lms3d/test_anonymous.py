@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-import models
-from data import pseudonyms, split
-from data.brats import cache, layouts, normalise
-from data.brats.preprocess import cube
-from lms3d import evaluate, package, predict
+from lms3d import evaluate, models, package, predict
+from lms3d.data import pseudonyms, split
+from lms3d.data.brats import cache, layouts, normalise
+from lms3d.data.brats.preprocess import cube
 from lms3d.device import startup
 from lms3d.tasks.brats import task as brats
 from lms3d.tasks.brats.label_maps import write_like

@@ -21,8 +21,8 @@ import lms3d
 from lms3d import after_keras, own_packages
 from lms3d.errors import InputError
 from lms3d.keras_step import attachment, estimate
+from lms3d.models.layers import InstanceNormalization
 from lms3d.units import parse_size
-from models.layers import InstanceNormalization
 
 ROOT = Path(__file__).parents[2]
 

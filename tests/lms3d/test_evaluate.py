@@ -13,14 +13,14 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats import layouts
-from data.brats.case import load_images, load_truth
-from data.brats.definition import define
-from data.brats.geometry import Geometry, foreground_box
-from data.brats.preprocess import Preprocessing, to_grid
-from data.brats.resample import resize
-from data.brats.schema import SCHEMAS, schema_named
 from lms3d import evaluate
+from lms3d.data.brats import layouts
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.definition import define
+from lms3d.data.brats.geometry import Geometry, foreground_box
+from lms3d.data.brats.preprocess import Preprocessing, to_grid
+from lms3d.data.brats.resample import resize
+from lms3d.data.brats.schema import SCHEMAS, schema_named
 from lms3d.errors import InputError
 from lms3d.scoring import components
 from lms3d.scoring.rules import RULES

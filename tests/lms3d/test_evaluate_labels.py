@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.brats.definition import define
-from data.brats.schema import SCHEMAS
+from lms3d.data.brats.definition import define
+from lms3d.data.brats.schema import SCHEMAS
 from lms3d.scoring import scores
 from lms3d.tasks.brats import codings, evaluate, inputs, label_maps
 from tests.data.small_data import LATE, random_case, save, write_case

@@ -9,12 +9,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats import layouts
-from data.brats.case import load_truth
-from data.brats.geometry import Box, Geometry
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
 from lms3d import evaluate
+from lms3d.data.brats import layouts
+from lms3d.data.brats.case import load_truth
+from lms3d.data.brats.geometry import Box, Geometry
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.tasks.brats import inputs, label_maps, plain_folders, plain_maps
 from lms3d.tasks.brats.label_maps import Predictions

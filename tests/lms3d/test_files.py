@@ -31,7 +31,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_names_that_are_no_utf8_are_written_with_backslashes(tmp_path, monkeypatch):
-    """As `data.files.write_table` does, whatever the locale is."""
+    """As `lms3d.data.files.write_table` does, whatever the locale is."""
     monkeypatch.setattr(io, "text_encoding", lambda encoding, *_: encoding or "ascii")
     files.write_text(tmp_path / "report.md", "Brain 192³: a\udce9")
     assert (tmp_path / "report.md").read_bytes() == "Brain 192³: a\\udce9".encode()

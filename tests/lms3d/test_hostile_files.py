@@ -12,10 +12,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
 from lms3d import errors, tasks
 from lms3d.common import json_values
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
 from lms3d.engine.tensorflow import op_costs, speeds
 from lms3d.engine.tensorflow.probing import Cost
 from lms3d.errors import InputError

@@ -12,9 +12,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-import models
-from data.brats.schema import SCHEMAS
-from lms3d import package, predict
+from lms3d import models, package, predict
+from lms3d.data.brats.schema import SCHEMAS
 from lms3d.device import startup
 from lms3d.tasks.brats.options import BratsConfig
 
@@ -166,14 +165,14 @@ def test_it_is_averaged_with_a_run(run_dir, tiny_brats, tmp_path):
 
 
 def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
-    from data.brats.definition import define, described
+    from lms3d.data.brats.definition import define, described
 
     own = define(OWN, where="here")
     run = make_run(outputs=4, content={"labels": described(own)})
     file = packaged(run, tmp_path / "own.lms3d")
     code = (
         "import sys; from lms3d import predict; from lms3d.tasks.packages import package; from pathlib import Path;"
-        "from data.brats.schema import schema_named; package.open_package(Path(sys.argv[1]));"
+        "from lms3d.data.brats.schema import schema_named; package.open_package(Path(sys.argv[1]));"
         f"assert schema_named({own.name!r}).labels == {dict(own.labels)!r};"
         "sys.exit(predict.main([sys.argv[1], '--data', sys.argv[2], '--output', sys.argv[3]]))"
     )
@@ -189,7 +188,7 @@ def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
 
 def test_what_labels_of_ones_own_predict_is_scored_against_the_labels_of_the_data(make_run, tiny_brats, tmp_path):
     """By a process that has never heard of them."""
-    from data.brats.definition import define, described
+    from lms3d.data.brats.definition import define, described
 
     run = make_run(outputs=4, content={"labels": described(define(OWN, where="here"))})
     assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "out")]) == 0
@@ -213,7 +212,7 @@ def test_cases_whose_names_tell_nothing_have_the_labels_that_it_learnt(make_run,
 
 
 def test_networks_of_different_labels_are_not_averaged(make_run, tiny_brats, tmp_path, capsys):
-    from data.brats.definition import define, described
+    from lms3d.data.brats.definition import define, described
 
     own = define(OWN | {"learnt": ["core", "rim", "vessel"]}, where="here")
     files = [

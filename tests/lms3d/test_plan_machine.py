@@ -172,10 +172,10 @@ def _traced() -> tuple[dict[int, list[str]], set[bool]]:
     import keras
     import tensorflow as tf
 
-    import models
+    from lms3d import models
     from lms3d.keras_step import estimate
+    from lms3d.models import layers
     from lms3d.scoring import losses
-    from models import layers
 
     graphs = {}
     for side in (32, 48):

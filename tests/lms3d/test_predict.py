@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import models
-from data import prepare, split
-from data.brats import cache, layouts, normalise, symmetries
-from data.brats.preprocess import cube, to_native
-from data.brats.targets import Labels, targets_of
-from lms3d import evaluate, package, predict
+from lms3d import evaluate, models, package, predict
+from lms3d.data import prepare, split
+from lms3d.data.brats import cache, layouts, normalise, symmetries
+from lms3d.data.brats.preprocess import cube, to_native
+from lms3d.data.brats.targets import Labels, targets_of
 from lms3d.device import startup
 from lms3d.engine.tensorflow import functions
 from lms3d.errors import DoesNotFit
@@ -182,7 +181,7 @@ def test_a_scan_with_a_damaged_qform_beside_its_sform_is_predicted(run_dir, tiny
         "lms3d.predict",
         "lms3d.package",
         "lms3d.evaluate",
-        "experiments.compare_resolutions",
+        "lms3d.experiments.compare_resolutions",
     ],
 )
 def test_help_waits_for_neither_tensorflow_nor_matplotlib(module):
@@ -247,7 +246,7 @@ def test_a_patient_who_was_left_out_is_named(run_dir, tiny_brats, tmp_path, caps
     bad.write_bytes(bad.read_bytes()[:-500])
     arguments = [str(run_dir), "--data", str(tmp_path / "new"), "--output", str(tmp_path / "out")]
     assert predict.main(arguments) == 2
-    assert "or leave the case out (python -m data.prepare DATA --skip-bad)" in capsys.readouterr().err
+    assert "or leave the case out (python -m lms3d.data.prepare DATA --skip-bad)" in capsys.readouterr().err
     assert prepare.main([str(tmp_path / "new"), "--resolution", "32", "--skip-bad", "--workers", "1"]) == 0
     capsys.readouterr()
     assert predict.main(arguments) == 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from data.errors import DataError
 from lms3d import train
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.training import run_folder, session
 

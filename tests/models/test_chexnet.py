@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-import models
-from models import chexnet
+from lms3d import models
+from lms3d.models import chexnet
 
 SHAPE = (32, 32, 3)
 APPLICATIONS = {"densenet121": keras.applications.DenseNet121, "resnet50": keras.applications.ResNet50}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import fused
-from models.layers import ChannelDropout, InstanceNormalization
+from lms3d.models import fused
+from lms3d.models.layers import ChannelDropout, InstanceNormalization
 
 EPSILON = 1e-3
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import fused, instance_norm
-from models.layers import InstanceNormalization
+from lms3d.models import fused, instance_norm
+from lms3d.models.layers import InstanceNormalization
 
 EPSILON = 1e-3
 

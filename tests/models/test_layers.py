@@ -11,8 +11,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import fused, layers
-from models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
+from lms3d.models import fused, layers
+from lms3d.models.layers import ChannelDropout, InstanceNormalization, JoinedConv3D, NearestUpSampling3D
 
 
 def noise(*shape: int) -> tf.Tensor:

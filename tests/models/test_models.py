@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import models
+from lms3d import models
+from lms3d.models import isensee2017, layers, registry, unet3d
 from lms3d.tasks import TASKS
-from models import isensee2017, layers, registry, unet3d
 
 SMALL = {"filters": (2, 4, 4, 4, 4)}
 

@@ -17,13 +17,13 @@ from unittest import mock
 
 import numpy as np
 
-from data import split
-from data.brats import cache, fingerprint, normalise
-from data.brats.case import load_images, load_truth
-from data.brats.layouts import find_cases
-from data.brats.preprocess import cube
-from data.chest_xray import collection, png, records, shards
 from lms3d import tasks
+from lms3d.data import split
+from lms3d.data.brats import cache, fingerprint, normalise
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.chest_xray import collection, png, records, shards
 from lms3d.engine import plan_cache
 from lms3d.engine.cost import Machine
 from lms3d.engine.request import Settings
@@ -207,8 +207,8 @@ def _predictions(folder: Path) -> None:
 
 
 def _read_predictions(folder: Path) -> Any:
-    from data.brats.geometry import Geometry
-    from data.brats.schema import schema_named
+    from lms3d.data.brats.geometry import Geometry
+    from lms3d.data.brats.schema import schema_named
 
     found = label_maps.load(folder)
     for case, geometry in found.cases.items():

@@ -11,7 +11,7 @@ import numpy as np
 from tests.data.small_data import random_case, save, write_case
 from tests.data.small_radiographs import many, write_set
 
-NUMPY = ("data.prepare", "lms3d.evaluate", "lms3d.tasks.brats.evaluate", "matplotlib.pyplot")
+NUMPY = ("lms3d.data.prepare", "lms3d.evaluate", "lms3d.tasks.brats.evaluate", "matplotlib.pyplot")
 TENSORFLOW = (
     "tests.small_networks", "lms3d.train", "lms3d.predict", "lms3d.package", "lms3d.training.trainer",
     "lms3d.keras_step.callback", "lms3d.tasks.brats.predict", "lms3d.tasks.packages.package", "lms3d.tasks.chexnet.task",
@@ -74,17 +74,18 @@ def _training(arguments: str, *, after: str = "", beside: tuple[str, ...] = (), 
 
 SCENARIOS = {
     "cubes": Scenario(
-        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 1 --cache {folder}/cache/cubes"
+        module="lms3d.data.prepare", arguments="{data}/volumes --resolution 16 --workers 1 --cache {folder}/cache/cubes"
     ),
     "cubes by two": Scenario(
-        module="data.prepare", arguments="{data}/volumes --resolution 16 --workers 2 --cache {folder}/cache/cubes"
+        module="lms3d.data.prepare", arguments="{data}/volumes --resolution 16 --workers 2 --cache {folder}/cache/cubes"
     ),
     "skipped": Scenario(
-        module="data.prepare",
+        module="lms3d.data.prepare",
         arguments="{data}/damaged --resolution 16 --workers 1 --skip-bad --cache {folder}/cache/cubes",
     ),
     "shards": Scenario(
-        module="data.prepare", arguments="{data}/radiographs --resolution 32 --workers 1 --cache {folder}/cache/images"
+        module="lms3d.data.prepare",
+        arguments="{data}/radiographs --resolution 32 --workers 1 --cache {folder}/cache/images",
     ),
     "train, first": _training(_TRAIN + "--no-lms", beside=("cubes", "train")),
     "train": _training(_TRAIN + "--no-lms", after="train, first"),

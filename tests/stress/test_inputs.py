@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.errors import DataError
+from lms3d.data.errors import DataError
 from tests.stress import damages
 from tests.stress.inputs import Bench
 from tests.stress.readers import READERS, Reader

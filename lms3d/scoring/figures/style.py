@@ -28,7 +28,7 @@ REGION_NAMES = {
     "CC": "cysts",
     "ED": "oedema",
 }
-"""The names of all regions in `data.brats.schema.SCHEMAS`."""
+"""The names of all regions in `lms3d.data.brats.schema.SCHEMAS`."""
 
 
 def plain(axis: Axes) -> None:

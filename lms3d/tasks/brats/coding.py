@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.brats import layouts
-from data.brats.definition import restored
-from data.brats.layouts import DataSet
-from data.brats.schema import SCHEMAS, LabelSchema
-from data.errors import DataError
+from lms3d.data.brats import layouts
+from lms3d.data.brats.definition import restored
+from lms3d.data.brats.layouts import DataSet
+from lms3d.data.brats.schema import SCHEMAS, LabelSchema
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.tasks.task import TrainedRun
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from data.brats.schema import LabelSchema, schema_named
-from data.errors import DataError
+from lms3d.data.brats.schema import LabelSchema, schema_named
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.scoring.masks import region_masks
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from data.workers import worker_count
 from lms3d.console import Report as Progress
 from lms3d.console import progress
+from lms3d.data.workers import worker_count
 from lms3d.errors import InputError
 from lms3d.scoring import scores
 from lms3d.scoring.rules import described
@@ -119,7 +119,7 @@ def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
         return map(job.score_case, jobs)
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-    # Not data.workers.run_all: it returns nothing. joblib's processes are not forked either.
+    # Not lms3d.data.workers.run_all: it returns nothing. joblib's processes are not forked either.
     found: Iterable[list[job.Row]] = Parallel(n_jobs=workers, return_as="generator")(
         delayed(job.score_case)(one) for one in jobs
     )

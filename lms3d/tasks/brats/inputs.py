@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data import pseudonyms
-from data.brats.case import Case
-from data.brats.geometry import Geometry, Shape
-from data.brats.layouts import find_cases
-from data.brats.schema import LabelSchema, schema_named
-from data.errors import NoCaseError
-from data.words import counted
+from lms3d.data import pseudonyms
+from lms3d.data.brats.case import Case
+from lms3d.data.brats.geometry import Geometry, Shape
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.schema import LabelSchema, schema_named
+from lms3d.data.errors import NoCaseError
+from lms3d.data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.scoring import rules as challenge
 from lms3d.scoring import tables

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from nibabel.affines import voxel_sizes
 
-from data.brats import frame
-from data.brats.case import Case, load_truth
-from data.brats.geometry import Geometry, Shape
-from data.brats.resample import resize
-from data.brats.schema import LabelSchema
-from data.brats.targets import targets_of
+from lms3d.data.brats import frame
+from lms3d.data.brats.case import Case, load_truth
+from lms3d.data.brats.geometry import Geometry, Shape
+from lms3d.data.brats.resample import resize
+from lms3d.data.brats.schema import LabelSchema
+from lms3d.data.brats.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.scoring import scores
 from lms3d.scoring.columns import COLUMNS
@@ -44,7 +44,7 @@ class Source:
     shape: Shape | None = None
     """The shape of the network's grid."""
     targets: str = "labels"
-    """What the network has learnt: a name in `data.brats.targets.KINDS`."""
+    """What the network has learnt: a name in `lms3d.data.brats.targets.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)

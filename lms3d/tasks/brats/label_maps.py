@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from data import pseudonyms
-from data.brats import definition, targets, volume
-from data.brats.case import nearness
-from data.brats.geometry import Geometry
-from data.brats.header import nifti_image, read_header
-from data.errors import DataError
 from lms3d.common import json_values
+from lms3d.data import pseudonyms
+from lms3d.data.brats import definition, targets, volume
+from lms3d.data.brats.case import nearness
+from lms3d.data.brats.geometry import Geometry
+from lms3d.data.brats.header import nifti_image, read_header
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.files import replacing, write_json
 
@@ -45,7 +45,7 @@ class Predictions:
     stretched: bool
     """Whether the brain fills that grid; otherwise its voxels are 1 mm."""
     tta: str | None
-    """The symmetries over which predictions were averaged, one of `data.brats.symmetries.SETS`; None: none."""
+    """The symmetries over which predictions were averaged, one of `lms3d.data.brats.symmetries.SETS`; None: none."""
     data: str
     """The folder of the data set."""
     fingerprint: str
@@ -53,9 +53,9 @@ class Predictions:
     schema: str
     """The name of the label schema of the maps."""
     meaning: Mapping[str, Any] = field(default_factory=dict)
-    """That schema, as `data.brats.definition` describes it; empty if an earlier version wrote the file."""
+    """That schema, as `lms3d.data.brats.definition` describes it; empty if an earlier version wrote the file."""
     targets: str = "labels"
-    """What the network has learnt: a name in `data.brats.targets.KINDS`."""
+    """What the network has learnt: a name in `lms3d.data.brats.targets.KINDS`."""
     schema_of_data: str = ""
     """The name of the data set's own schema, if the network does not know its labels; empty: it is `schema`."""
     left_out: list[str] = field(default_factory=list)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.words import counted
 from lms3d.console import Report as Progress
 from lms3d.console import say
+from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
@@ -19,13 +19,13 @@ from lms3d.tasks.task import chief_first
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from data.brats.cache import Cache
-    from data.brats.layouts import DataSet
-    from data.brats.normalise import Normalisation
-    from data.brats.preprocess import Preprocessing
-    from data.brats.presentation import Presentation
-    from data.brats.targets import Targets
-    from data.split import Split
+    from lms3d.data.brats.cache import Cache
+    from lms3d.data.brats.layouts import DataSet
+    from lms3d.data.brats.normalise import Normalisation
+    from lms3d.data.brats.preprocess import Preprocessing
+    from lms3d.data.brats.presentation import Presentation
+    from lms3d.data.brats.targets import Targets
+    from lms3d.data.split import Split
 
 
 _NAMED = 5  # cases that a note names
@@ -55,7 +55,7 @@ class BratsMaterial:
         return len(self.split.validation)
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
+        from lms3d.data.brats import pipeline
 
         return pipeline.training_dataset(
             self.cache, self.targets, self.split.training, self.normalisation, batch_size=self.batch_size,
@@ -63,7 +63,7 @@ class BratsMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
-        from data.brats import pipeline
+        from lms3d.data.brats import pipeline
 
         # A rank without a case of its own evaluates another's, which does not count.
         share = world.share(self.split.validation) or self.split.validation[:1]
@@ -75,12 +75,12 @@ class BratsMaterial:
 
 def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> BratsMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
-    from data import split
-    from data.brats import cache, layouts, normalise
-    from data.brats.definition import described
-    from data.brats.schema import CHANNELS
-    from data.brats.targets import targets_of
-    from data.phantoms import brains
+    from lms3d.data import split
+    from lms3d.data.brats import cache, layouts, normalise
+    from lms3d.data.brats.definition import described
+    from lms3d.data.brats.schema import CHANNELS
+    from lms3d.data.brats.targets import targets_of
+    from lms3d.data.phantoms import brains
 
     folder = options.data
     if folder is None:
@@ -122,7 +122,7 @@ def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, p
 
 def preprocessing(options: BratsConfig) -> Preprocessing:
     """The preprocessing of every case, from the options."""
-    from data.brats.preprocess import Preprocessing
+    from lms3d.data.brats.preprocess import Preprocessing
 
     a, b, c = options.volume_shape()
     return Preprocessing(shape=(a, b, c), stretched=options.box is None, n4=options.n4, anti_alias=options.anti_alias)
@@ -151,8 +151,8 @@ def tell_of_cut_off(volumes: Cache, ids: Sequence[str]) -> None:
 
 def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
     """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
-    from data.brats.schema import schema_named
-    from data.brats.targets import targets_of
+    from lms3d.data.brats.schema import schema_named
+    from lms3d.data.brats.targets import targets_of
 
     if material is not None:
         return material.targets
@@ -160,8 +160,8 @@ def targets(options: BratsConfig, material: BratsMaterial | None) -> Targets:
 
 
 def _presentation(options: BratsConfig) -> Presentation:
-    from data.brats.distortions import check_names
-    from data.brats.presentation import Presentation
+    from lms3d.data.brats.distortions import check_names
+    from lms3d.data.brats.presentation import Presentation
 
     patch = (options.patch,) * 3 if options.patch else None
     symmetries = options.symmetries if options.augment else "none"
@@ -170,7 +170,7 @@ def _presentation(options: BratsConfig) -> Presentation:
 
 def _split(options: BratsConfig, run_dir: Path, resuming: bool, found: DataSet, volumes: Cache) -> Split:
     """The split of a resumed run, the one that was given, or a new one. It is saved with the run."""
-    from data import split
+    from lms3d.data import split
     from lms3d.training import run_folder
 
     start = None if resuming else _start(options)
@@ -209,7 +209,7 @@ class Start:
 
 def _start(options: BratsConfig) -> Start | None:
     """The run from which this one starts; None for random weights, and for weights without a split.json, of which a note tells."""
-    from data import split
+    from lms3d.data import split
 
     if options.weights is not None:
         option, path = f"--weights {options.weights}", split.of_weights(options.weights)
@@ -250,7 +250,7 @@ def _split_of_the_start(
 
 def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
     """InputError if the weights have learnt from a patient who would validate."""
-    from data import split
+    from lms3d.data import split
 
     if seen := split.seen(
         parts.validation, start.split.training, found.patients, known_as=found.known_as, names=start.split.trained
@@ -263,7 +263,7 @@ def _require_unseen(start: Start, parts: Split, found: DataSet) -> None:
 
 def _fold(options: BratsConfig, found: DataSet, volumes: Cache) -> Split:
     """The fold that the options name. Folds have a fixed seed: runs with different seeds share them."""
-    from data import split
+    from lms3d.data import split
 
     assert options.folds is not None
     patients = {case_id: found.patients[case_id] for case_id in volumes.ids}

@@ -36,7 +36,7 @@ class BratsConfig(StagedConfig):
         "labels", "what the network learns: disjoint labels, or the nested regions that are scored (default: labels)",
         choices=("labels", "regions"), predicts=True,
     )  # fmt: skip
-    """See `data.brats.targets`."""
+    """See `lms3d.data.brats.targets`."""
     labels: str | None = option(
         None, "what label values mean, such as brats2021, if file names do not tell", metavar="SCHEMA", predicts=True
     )
@@ -49,7 +49,7 @@ class BratsConfig(StagedConfig):
         "case", "intensities: z-scores inside each brain, or one mean and deviation for all, as the case study (default: case)",
         choices=("case", "global"), before="global", predicts=True,
     )  # fmt: skip
-    """See `data.brats.normalise`."""
+    """See `lms3d.data.brats.normalise`."""
     n4: bool = option(
         False, "remove bias fields (N4) of t1, t1ce and t2, once cropped: slow, done once per case (default: off)",
         action=_SWITCH, predicts=True,
@@ -71,12 +71,12 @@ class BratsConfig(StagedConfig):
         "all", "the symmetries of --augment: all that keep the volume's shape, flips, or left and right alone (default: all)",
         choices=("all", "flips", "mirror"),
     )  # fmt: skip
-    """See `data.brats.symmetries`."""
+    """See `lms3d.data.brats.symmetries`."""
     distort: tuple[str, ...] = option(
         (), "distort training samples: elastic, scale, intensity, gamma, noise, bias-field; a list, or all (default: none)",
         type=cli.checked(cli.names, "list"), metavar="NAME,..",
     )  # fmt: skip
-    """See `data.brats.distortions`."""
+    """See `lms3d.data.brats.distortions`."""
     deep_supervision: bool = option(
         False, "a loss for each deeper head of isensee2017, beside that of their sum (default: off)", action=_SWITCH
     )
@@ -122,7 +122,7 @@ class BratsConfig(StagedConfig):
                 f"--symmetries {self.symmetries}: --no-augment shows samples as they are; leave one of them out"
             )
         if self.distort:
-            from data.brats.distortions import check_names
+            from lms3d.data.brats.distortions import check_names
 
             check_names(self.distort)
         if self.deep_supervision and self.model != "isensee2017":

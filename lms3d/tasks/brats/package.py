@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.brats import layouts, normalise
-from data.brats.definition import described, restored
-from data.brats.normalise import Normalisation
-from data.brats.schema import CHANNELS, SCHEMAS, LabelSchema
-from data.brats.targets import targets_of
+from lms3d.data.brats import layouts, normalise
+from lms3d.data.brats.definition import described, restored
+from lms3d.data.brats.normalise import Normalisation
+from lms3d.data.brats.schema import CHANNELS, SCHEMAS, LabelSchema
+from lms3d.data.brats.targets import targets_of
 from lms3d.errors import InputError
 from lms3d.tasks.brats.options import BratsConfig
 

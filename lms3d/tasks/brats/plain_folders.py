@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import pseudonyms
+from lms3d.data import pseudonyms
 from lms3d.errors import InputError
 
 _ENDINGS = (".nii.gz", ".nii")

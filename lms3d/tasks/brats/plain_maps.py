@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from data.brats import frame, volume
-from data.brats.case import nearness, scaling_in_words
-from data.brats.header import Header, read_header
-from data.brats.schema import LabelSchema
-from data.errors import DataError
+from lms3d.data.brats import frame, volume
+from lms3d.data.brats.case import nearness, scaling_in_words
+from lms3d.data.brats.header import Header, read_header
+from lms3d.data.brats.schema import LabelSchema
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 
 _ROUNDING = 1e-3

@@ -14,19 +14,19 @@ from pathlib import Path
 import numpy as np
 from nibabel.affines import voxel_sizes
 
-from data import pseudonyms, split
-from data.brats import cache, normalise, symmetries
-from data.brats.cache import Cache
-from data.brats.definition import described
-from data.brats.normalise import Normalisation
-from data.brats.preprocess import to_native
-from data.brats.resample import resize
-from data.brats.schema import CHANNELS
-from data.brats.targets import Targets, targets_of
-from data.phantoms import brains
-from data.words import counted
 from lms3d.common.json_values import decoded
 from lms3d.console import say
+from lms3d.data import pseudonyms, split
+from lms3d.data.brats import cache, normalise, symmetries
+from lms3d.data.brats.cache import Cache
+from lms3d.data.brats.definition import described
+from lms3d.data.brats.normalise import Normalisation
+from lms3d.data.brats.preprocess import to_native
+from lms3d.data.brats.resample import resize
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.brats.targets import Targets, targets_of
+from lms3d.data.phantoms import brains
+from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.tasks.brats import coding, label_maps, segment
 from lms3d.tasks.brats.components import without_small

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data.brats.case import load_images, load_truth
-from data.brats.schema import CHANNELS
-from data.errors import DataError
 from lms3d import files
 from lms3d.console import say
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.errors import DataError
 from lms3d.errors import InputError
 from lms3d.scoring import comparisons, page, scores, statistics, strata, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE

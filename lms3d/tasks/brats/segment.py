@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.brats import patches, symmetries
-from data.brats.geometry import Shape
+from lms3d.data.brats import patches, symmetries
+from lms3d.data.brats.geometry import Shape
 from lms3d.tasks.inference import Predictor
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.brats import frame
-from data.brats.geometry import Geometry
-from data.brats.header import read_header
-from data.brats.layouts import find_cases
-from data.brats.schema import LabelSchema, schema_named
 from lms3d import files
 from lms3d.console import Report as Progress
+from lms3d.data.brats import frame
+from lms3d.data.brats.geometry import Geometry
+from lms3d.data.brats.header import read_header
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.schema import LabelSchema, schema_named
 from lms3d.errors import InputError
 from lms3d.tasks.brats import codings, job, label_maps
 from lms3d.tasks.brats.label_maps import Predictions

@@ -43,7 +43,7 @@ class BrainTumours(Task):
         return material.prepare(options, run_dir, resuming, world, progress)
 
     def network(self, options: BratsConfig, material: BratsMaterial | None) -> keras.Model:
-        import models
+        from lms3d import models
         from lms3d.tasks.brats.material import targets
 
         outputs = targets(options, material).names
@@ -66,7 +66,7 @@ class BrainTumours(Task):
         return losses.of_each_head(chosen, len(targets(options, material).names))
 
     def target_shape(self, options: BratsConfig, model: keras.Model) -> Sequence[int]:
-        from models.isensee2017 import HEADS
+        from lms3d.models.isensee2017 import HEADS
 
         *sides, channels = model.output_shape[1:]
         return (*sides, channels // HEADS if options.deep_supervision else channels)
@@ -92,8 +92,8 @@ class BrainTumours(Task):
         rest of the run is done."""
         import numpy as np
 
-        from data import pseudonyms
-        from data.brats.schema import CHANNELS
+        from lms3d.data import pseudonyms
+        from lms3d.data.brats.schema import CHANNELS
         from lms3d.scoring.figures import slices
 
         cache, case_id = material.cache, material.split.validation[0]
@@ -146,10 +146,10 @@ def _start_from(
 
     BraTS has called one tissue NCR and NETC: the names do not tell whether the weights are of use.
     """
-    from data.brats import definition
-    from data.brats.schema import CHANNELS
-    from data.brats.targets import targets_of
     from lms3d import tasks
+    from lms3d.data.brats import definition
+    from lms3d.data.brats.schema import CHANNELS
+    from lms3d.data.brats.targets import targets_of
 
     run_dir = options.start_from
     assert run_dir is not None
@@ -201,7 +201,7 @@ def _segment(
     run_dir: Path, options: BratsConfig, model: keras.Model, material: BratsMaterial, case_id: str
 ) -> np.ndarray:
     """The labels (A, B, C) that the best weights predict for a case."""
-    from data.brats import normalise
+    from lms3d.data.brats import normalise
     from lms3d.tasks import inference
     from lms3d.tasks.brats import segment
     from lms3d.training.callbacks import best_weights

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.chest_xray import collection
-from data.chest_xray.collection import FINDINGS
-from data.words import counted
+from lms3d.data.chest_xray import collection
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.files import write_text
 from lms3d.scoring import auroc, tables

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.chest_xray.collection import FINDINGS
-from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
 from lms3d.tasks.chexnet.options import ChexnetConfig
 
 _SAID = {

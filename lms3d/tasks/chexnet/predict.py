@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import pseudonyms
-from data.chest_xray.collection import FINDINGS, NO_FINDING
-from data.words import counted
 from lms3d.console import Report as Progress
+from lms3d.data import pseudonyms
+from lms3d.data.chest_xray.collection import FINDINGS, NO_FINDING
+from lms3d.data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.files import replacing
 from lms3d.tasks.inference import Predictor
@@ -64,8 +64,8 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
 
 def _of_run(request: PredictRequest) -> list[Image]:
     """The test images of the run, at its resolution. InputError if the data has changed since."""
-    from data.chest_xray import collection, shards
-    from data.phantoms import chests
+    from lms3d.data.chest_xray import collection, shards
+    from lms3d.data.phantoms import chests
 
     trained, progress = request.trained, request.progress
     folder = trained.data or chests.write(chests.default_directory(), progress=progress)
@@ -87,8 +87,8 @@ def _of_run(request: PredictRequest) -> list[Image]:
 
 def _of_folder(folder: Path, resolution: int) -> list[Image]:
     """All images of a ChestX-ray14 data set, or of a folder of PNGs, whose names are then their paths in it."""
-    from data import files
-    from data.chest_xray import collection, png
+    from lms3d.data import files
+    from lms3d.data.chest_xray import collection, png
 
     def reader(path: Path) -> Callable[[], np.ndarray]:
         return lambda: png.read_grey(path, resolution)
@@ -115,7 +115,7 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
 
 def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: Progress) -> Iterator[Image]:
     """The same images with their probabilities; with tta these are means over the image and its mirror image."""
-    from data.chest_xray.pipeline import normalised
+    from lms3d.data.chest_xray.pipeline import normalised
 
     for done, one in enumerate(images):
         progress(done, len(images), "predicting")
@@ -149,7 +149,7 @@ def _probability(text: str) -> float:
 
 def read(path: Path) -> list[Image]:
     """The inverse of `write`. An InputError names the line that cannot be used."""
-    from data.chest_xray.collection import parse_findings
+    from lms3d.data.chest_xray.collection import parse_findings
 
     advice = "expected what `python -m lms3d.predict` writes; predict again"
     line = 1

@@ -9,16 +9,16 @@ from lms3d.console import say
 from lms3d.errors import InputError
 
 if TYPE_CHECKING:
-    from data.chest_xray.records import Index
+    from lms3d.data.chest_xray.records import Index
 
 _OF_A_RUN = (".keras", ".weights.h5")
-"""The endings of weights of a whole network. ImageNet's end otherwise (WEIGHTS-2 in `models.chexnet`), and have seen no patient."""
+"""The endings of weights of a whole network. ImageNet's end otherwise (WEIGHTS-2 in `lms3d.models.chexnet`), and have seen no patient."""
 
 
 def trained_by(weights: Path, index: Index) -> list[str]:
     """The images on which these weights were trained, in the run that wrote them and in earlier ones; [] with a note if no
     split.json tells. InputError if a patient of such an image would validate or be tested."""
-    from data import split
+    from lms3d.data import split
 
     path = split.of_weights(weights)
     if path is None:
@@ -44,7 +44,7 @@ def before(split_file: Path) -> list[str]:
 
 def _names(split_file: Path, parts: tuple[str, ...]) -> list[str]:
     """The names of the images in these parts of a split.json."""
-    from data.files import read_json
+    from lms3d.data.files import read_json
 
     content = read_json(split_file, advice="restore it, or start a new run", keys=("training",))
     found = [content.get(part, []) for part in parts]

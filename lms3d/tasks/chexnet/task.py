@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from data.chest_xray.records import Index, Part
+    from lms3d.data.chest_xray.records import Index, Part
     from lms3d.keras_step.report import Report
     from lms3d.scoring.auroc import Scores
     from lms3d.training.trainer import History
@@ -46,7 +46,7 @@ class ChexnetMaterial:
         return len(self.index.parts["validation"])
 
     def training(self, first_sample: int, world: World) -> tf.data.Dataset:
-        from data.chest_xray import pipeline
+        from lms3d.data.chest_xray import pipeline
 
         return pipeline.training_dataset(
             self.index.parts["training"], batch_size=self.batch_size, seed=self.seed, first_sample=first_sample,
@@ -54,7 +54,7 @@ class ChexnetMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
-        from data.chest_xray import pipeline
+        from lms3d.data.chest_xray import pipeline
 
         part = self.index.parts["validation"]
         return pipeline.validation_dataset(
@@ -74,9 +74,9 @@ class ChestXRays(Task):
     def prepare(
         self, options: ChexnetConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
     ) -> ChexnetMaterial:
-        from data.chest_xray import collection as chest_xray
-        from data.chest_xray import shards
-        from data.phantoms import chests
+        from lms3d.data.chest_xray import collection as chest_xray
+        from lms3d.data.chest_xray import shards
+        from lms3d.data.phantoms import chests
         from lms3d.training import run_folder
 
         folder = options.data
@@ -100,7 +100,7 @@ class ChestXRays(Task):
         )  # fmt: skip
 
     def network(self, options: ChexnetConfig, material: Any) -> keras.Model:
-        import models
+        from lms3d import models
 
         shape = (options.resolution, options.resolution, 3)
         return models.build(options.model, input_shape=shape, weights=options.weights)
@@ -114,7 +114,7 @@ class ChestXRays(Task):
         return findings.WeightedCrossEntropy(*findings.class_weights(labels.sum(0).tolist(), len(labels)))
 
     def metrics(self, options: ChexnetConfig, material: ChexnetMaterial | None) -> list[Any]:
-        from data.chest_xray.collection import FINDINGS
+        from lms3d.data.chest_xray.collection import FINDINGS
         from lms3d.scoring.findings import Auroc
 
         return [Auroc(len(FINDINGS))]
@@ -171,7 +171,7 @@ TASK = ChestXRays()
 
 def _keep_split(options: ChexnetConfig, run_dir: Path, resuming: bool, index: Index) -> None:
     """Writes split.json: the images of each part, and the images on which the first weights of the run were trained."""
-    from data.files import write_json
+    from lms3d.data.files import write_json
     from lms3d.tasks.chexnet import seen
 
     path, before = run_dir / "split.json", []
@@ -187,7 +187,7 @@ def _probabilities(model: keras.Model, part: Part, batch_size: int) -> np.ndarra
     """The probabilities (images, 14), in the order of the part."""
     import numpy as np
 
-    from data.chest_xray import pipeline
+    from lms3d.data.chest_xray import pipeline
 
     batches = pipeline.validation_dataset(part, batch_size=batch_size)
     return np.concatenate([np.asarray(model(images, training=False)) for images, _ in batches])

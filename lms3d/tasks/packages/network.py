@@ -31,7 +31,7 @@ def build_options(name: str, shapes: Shapes) -> dict[str, Any]:
 
     They are `filters` (of the first convolution of each level) and `normalise`. ValueError for an unknown network.
     """
-    import models
+    from lms3d import models
 
     if name not in models.NETWORKS:
         raise ValueError(f"unknown model {name!r}; expected one of {', '.join(sorted(models.NETWORKS))}")
@@ -55,7 +55,7 @@ def built(
 
     shape: (D, H, W, C) or (H, W, 3). precision: a Keras policy for this network alone. more: options that need no weights.
     """
-    import models
+    from lms3d import models
 
     options = build_options(name, {path: array.shape for path, array in weights.items()})
     with _policy(precision):

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import cache, layouts
-from data.brats.case import load_images, load_truth
-from data.brats.preprocess import Preprocessing, cube, to_grid
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
+from lms3d.data.brats import cache, layouts
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.preprocess import Preprocessing, cube, to_grid
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
 from tests.data.small_data import random_case, reopened, save, write_case
 
 
@@ -301,7 +301,7 @@ def test_two_processes_start_together(tmp_path):
 
 def test_workers_start_without_tensorflow():
     code = (
-        "import sys, data.prepare, data.phantoms.brains; from data.brats import distortions, normalise, symmetries; "
+        "import sys, lms3d.data.prepare, lms3d.data.phantoms.brains; from lms3d.data.brats import distortions, normalise, symmetries; "
         "print('tensorflow' in sys.modules)"
     )
     root = Path(cache.__file__).parents[2]

@@ -4,9 +4,9 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats.case import header_of, load_images, load_truth
-from data.brats.layouts import find_cases
-from data.errors import DataError
+from lms3d.data.brats.case import header_of, load_images, load_truth
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.errors import DataError
 from tests.data.small_data import AFFINE, SHAPE, check_case, random_case, save
 
 AXES = [(1, 0, 2), (2, 1, 0), (1, 2, 0), (0, 1, 2)]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data.brats.distortions import DISTORTIONS, Sample, check_names, distort
-from data.errors import DataError
+from lms3d.data.brats.distortions import DISTORTIONS, Sample, check_names, distort
+from lms3d.data.errors import DataError
 
 SHAPE = (24, 20, 28)
 MOVING = ("elastic", "scale")

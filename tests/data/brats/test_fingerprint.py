@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data.brats import fingerprint, layouts
-from data.prepare import main
+from lms3d.data.brats import fingerprint, layouts
+from lms3d.data.prepare import main
 from tests.data.small_data import random_case, save, write_case
 
 # Like brains: t1 and t1ce go together, t2 against them, flair with a part of t2.

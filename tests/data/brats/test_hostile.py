@@ -14,10 +14,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data.brats import volume
-from data.brats.case import load_images, load_truth
-from data.brats.layouts import find_cases
-from data.errors import DataError
+from lms3d.data.brats import volume
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.errors import DataError
 from tests.data.small_data import AFFINE, SHAPE, random_case, save, write_case
 
 DIM, DATATYPE, SLOPE, INTER, OFFSET, MAGIC = 40, 70, 112, 116, 108, 344  # bytes of a NIfTI-1 header

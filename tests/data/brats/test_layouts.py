@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.brats import layouts
-from data.brats.case import Case, load_images, load_truth
-from data.brats.layouts import find_cases
-from data.brats.naming import year_of
-from data.brats.schema import SCHEMAS, LabelSchema
-from data.errors import DataError
+from lms3d.data.brats import layouts
+from lms3d.data.brats.case import Case, load_images, load_truth
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.naming import year_of
+from lms3d.data.brats.schema import SCHEMAS, LabelSchema
+from lms3d.data.errors import DataError
 from tests.data.small_data import EARLY, LATE, SHAPE, check_case, random_case, save, write_case
 
 TCIA = {"t1": "_t1", "t1ce": "_t1Gd", "flair": "_flair", "t2": "_t2", "truth": "_GlistrBoost_ManuallyCorrected"}

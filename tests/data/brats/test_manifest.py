@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from data.brats import cache, definition, normalise
-from data.brats.case import load_images, load_truth
-from data.brats.distortions import DISTORTIONS, Sample
-from data.brats.fingerprint import facts
-from data.brats.layouts import find_cases
-from data.brats.preprocess import cube
-from data.brats.schema import SCHEMAS, schema_named
-from data.brats.targets import Labels, Regions
-from data.errors import DataError
+from lms3d.data.brats import cache, definition, normalise
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.distortions import DISTORTIONS, Sample
+from lms3d.data.brats.fingerprint import facts
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import SCHEMAS, schema_named
+from lms3d.data.brats.targets import Labels, Regions
+from lms3d.data.errors import DataError
 from tests.data.small_data import check_case, random_case, save
 
 HEAD = "case,t1,t1ce,flair,t2,truth,patient"

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from data.brats import cache
-from data.brats.case import load_images
-from data.brats.layouts import find_cases
-from data.brats.preprocess import cube
-from data.errors import DataError
+from lms3d.data.brats import cache
+from lms3d.data.brats.case import load_images
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.errors import DataError
 from tests.data.small_data import random_case, save
 
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from data.brats import normalise
-from data.errors import DataError
+from lms3d.data.brats import normalise
+from lms3d.data.errors import DataError
 
 
 def test_global_figures_are_means_of_subject_statistics(small_cache):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import patches
-from data.errors import DataError
+from lms3d.data.brats import patches
+from lms3d.data.errors import DataError
 
 shapes = st.tuples(*[st.integers(4, 14)] * 3)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from data import split
-from data.brats.layouts import find_cases
-from data.brats.patients import patient_of
-from data.errors import DataError
+from lms3d.data import split
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.patients import patient_of
+from lms3d.data.errors import DataError
 from tests.data.small_data import LATE, random_case, write_case
 
 HEAD = (

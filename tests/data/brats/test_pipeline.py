@@ -8,14 +8,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats import normalise, pipeline
-from data.brats.distortions import DISTORTIONS
-from data.brats.presentation import Presentation
-from data.brats.schema import SCHEMAS
-from data.brats.symmetries import allowed, apply
-from data.brats.targets import Labels
-from data.errors import DataError, unwrap
-from data.stream import sample_position
+from lms3d.data.brats import normalise, pipeline
+from lms3d.data.brats.distortions import DISTORTIONS
+from lms3d.data.brats.presentation import Presentation
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.brats.symmetries import allowed, apply
+from lms3d.data.brats.targets import Labels
+from lms3d.data.errors import DataError, unwrap
+from lms3d.data.stream import sample_position
 from tests.data.small_data import reopened
 
 LABELS = Labels(SCHEMAS["brats2020"])

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats.bias_field import correct_bias
-from data.brats.geometry import Box, Geometry, centred_box, foreground_box
-from data.brats.preprocess import Preprocessing, cube, to_grid, to_native
-from data.brats.resample import resize
-from data.errors import DataError
+from lms3d.data.brats.bias_field import correct_bias
+from lms3d.data.brats.geometry import Box, Geometry, centred_box, foreground_box
+from lms3d.data.brats.preprocess import Preprocessing, cube, to_grid, to_native
+from lms3d.data.brats.resample import resize
+from lms3d.data.errors import DataError
 
 shapes = st.tuples(*[st.integers(2, 20)] * 3)
 

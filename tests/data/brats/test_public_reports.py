@@ -10,15 +10,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data import files, prepare
-from data.brats import cache, fingerprint, layouts, patients
-from data.brats.case import load_images, load_truth
-from data.brats.header import nifti_image, read_header
-from data.brats.layouts import find_cases
-from data.brats.preprocess import Preprocessing, cube
-from data.brats.schema import SCHEMAS
-from data.brats.volume import read_volume
-from data.errors import DataError, NoCaseError
+from lms3d.data import files, prepare
+from lms3d.data.brats import cache, fingerprint, layouts, patients
+from lms3d.data.brats.case import load_images, load_truth
+from lms3d.data.brats.header import nifti_image, read_header
+from lms3d.data.brats.layouts import find_cases
+from lms3d.data.brats.preprocess import Preprocessing, cube
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.brats.volume import read_volume
+from lms3d.data.errors import DataError, NoCaseError
 from tests.data.small_data import AFFINE, LATE, SHAPE, random_case, save, write_case
 
 SCHEMA = SCHEMAS["brats2021"]
@@ -152,7 +152,8 @@ def test_a_link_to_nothing_is_the_problem_of_one_case(tmp_path):
     scan(tmp_path / "set").symlink_to("nowhere.nii.gz")
     cases, schema = find_cases(tmp_path / "set")
     with pytest.raises(
-        DataError, match=rf"{CASE}_t2.nii.gz: found a link to nothing .*leave the case out \(python -m data.prepare"
+        DataError,
+        match=rf"{CASE}_t2.nii.gz: found a link to nothing .*leave the case out \(python -m lms3d.data.prepare",
     ):
         cache.build(cases, schema, cube(16), directory=tmp_path / "cache", workers=1)
     built = cache.build(cases, schema, cube(16), directory=tmp_path / "cache", workers=1, skip_bad=True)

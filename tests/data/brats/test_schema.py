@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.brats.schema import REGIONS, SCHEMAS, schema_named
-from data.errors import DataError
+from lms3d.data.brats.schema import REGIONS, SCHEMAS, schema_named
+from lms3d.data.errors import DataError
 
 schemas = st.sampled_from(sorted(SCHEMAS)).map(SCHEMAS.__getitem__)
 

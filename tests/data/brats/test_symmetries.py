@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.brats.symmetries import SETS, SYMMETRIES, allowed, apply, inverse
+from lms3d.data.brats.symmetries import SETS, SYMMETRIES, allowed, apply, inverse
 
 numbers = st.integers(0, 47)
 CUBE = np.arange(27).reshape(3, 3, 3)

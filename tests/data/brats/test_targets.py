@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from data.brats.schema import SCHEMAS
-from data.brats.targets import KINDS, Labels, Regions, targets_of
-from data.errors import DataError
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.brats.targets import KINDS, Labels, Regions, targets_of
+from lms3d.data.errors import DataError
 
 schemas = st.sampled_from(sorted(SCHEMAS)).map(SCHEMAS.__getitem__)
 kinds = st.sampled_from(sorted(KINDS))

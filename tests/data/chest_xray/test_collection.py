@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from data import prepare
-from data.chest_xray import collection as chest_xray
-from data.chest_xray import patient_split, png
-from data.chest_xray.collection import FINDINGS, Collection, Radiograph
-from data.errors import DataError
+from lms3d.data import prepare
+from lms3d.data.chest_xray import collection as chest_xray
+from lms3d.data.chest_xray import patient_split, png
+from lms3d.data.chest_xray.collection import FINDINGS, Collection, Radiograph
+from lms3d.data.errors import DataError
 from tests.data.small_radiographs import file_of, many, png_bytes, random_image, row, write_set
 
 NIH_HEADER = (

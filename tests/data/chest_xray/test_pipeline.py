@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data import stream
-from data.chest_xray import collection, pipeline, records, shards
-from data.errors import DataError, unwrap
-from experiments.feeding import orders, training_rank
+from lms3d.data import stream
+from lms3d.data.chest_xray import collection, pipeline, records, shards
+from lms3d.data.errors import DataError, unwrap
+from lms3d.experiments.feeding import orders, training_rank
 from lms3d.ranks.world import World
 from lms3d.tasks.chexnet.task import ChexnetMaterial
 from tests.data.small_radiographs import many, write_set

@@ -10,9 +10,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.chest_xray import collection, png, records, shards, tfrecord
-from data.chest_xray.collection import FINDINGS
-from data.errors import DataError
+from lms3d.data.chest_xray import collection, png, records, shards, tfrecord
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.errors import DataError
 from tests.data.small_radiographs import file_of, many, write_set
 
 ROOT = Path(records.__file__).parents[2]
@@ -205,7 +205,5 @@ def test_a_patient_in_two_parts_is_refused_when_shards_are_opened(small_set, tmp
 
 
 def test_workers_need_no_tensorflow():
-    code = (
-        "import sys, data.chest_xray.shards, data.phantoms.chests, data.prepare; sys.exit('tensorflow' in sys.modules)"
-    )
+    code = "import sys, lms3d.data.chest_xray.shards, lms3d.data.phantoms.chests, lms3d.data.prepare; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.phantoms import brains, chests, exact
-from data.phantoms.brain_anatomy import draw_pose, template, warp
-from data.phantoms.brain_tumour import draw_plan
-from data.phantoms.chest_anatomy import draw_chest, draw_patient
-from data.phantoms.chest_fields import grid
-from data.phantoms.chest_findings import DRAW
-from data.phantoms.chest_patients import draw_visits
+from lms3d.data.phantoms import brains, chests, exact
+from lms3d.data.phantoms.brain_anatomy import draw_pose, template, warp
+from lms3d.data.phantoms.brain_tumour import draw_plan
+from lms3d.data.phantoms.chest_anatomy import draw_chest, draw_patient
+from lms3d.data.phantoms.chest_fields import grid
+from lms3d.data.phantoms.chest_findings import DRAW
+from lms3d.data.phantoms.chest_patients import draw_visits
 
 
 def digest(*arrays: np.ndarray) -> str:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from data.brats import layouts
-from data.brats.schema import CHANNELS
-from data.errors import DataError
-from data.phantoms import brain_tumour, brains
+from lms3d.data.brats import layouts
+from lms3d.data.brats.schema import CHANNELS
+from lms3d.data.errors import DataError
+from lms3d.data.phantoms import brain_tumour, brains
 from tests.data.small_data import check_case
 
 

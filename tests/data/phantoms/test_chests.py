@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from data.chest_xray import collection, patient_split
-from data.chest_xray.collection import FINDINGS
-from data.errors import DataError
-from data.phantoms import chests
-from data.phantoms.chest_anatomy import Chest, draw_chest, draw_patient
-from data.phantoms.chest_fields import grid
-from data.phantoms.chest_findings import DRAW, RESHAPE, reshape
-from data.phantoms.chest_patients import draw_visits
+from lms3d.data.chest_xray import collection, patient_split
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.errors import DataError
+from lms3d.data.phantoms import chests
+from lms3d.data.phantoms.chest_anatomy import Chest, draw_chest, draw_patient
+from lms3d.data.phantoms.chest_fields import grid
+from lms3d.data.phantoms.chest_findings import DRAW, RESHAPE, reshape
+from lms3d.data.phantoms.chest_patients import draw_visits
 
 SIZE = 96
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.phantoms import exact
+from lms3d.data.phantoms import exact
 from tests.data.phantoms import digests
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ MODULES = {*STANDARD, "data", "lms3d", "nibabel", "nilearn", "numpy", "scipy"}
 
 
 def offences(code: str) -> list[str]:
-    """The names in `code` whose results may differ on another machine; see the rules in `data.phantoms.exact`."""
+    """The names in `code` whose results may differ on another machine; see the rules in `lms3d.data.phantoms.exact`."""
     found = []
     for node in ast.walk(ast.parse(code)):
         match node:

@@ -60,7 +60,7 @@ def test_batches_that_are_loaded_at_once_do_not_count():
         POOL
         + """
 import threading
-from data import stream
+from lms3d.data import stream
 stream.cpu_count = lambda: 3
 spec = (tf.TensorSpec((1 << 20,)), tf.TensorSpec((1 << 18,), tf.uint8))
 together = threading.Barrier(stream.batches_ahead(spec))

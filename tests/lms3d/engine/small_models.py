@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-import models
+from lms3d import models
 from lms3d.engine.engine import Prepared
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.report import Report

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 import lms3d
-import models
+from lms3d import models
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.passes import joins

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-import models
+from lms3d import models
 from lms3d.keras_step.callback import LMS
 from lms3d.scoring.findings import Auroc, binary_cross_entropy
 from tests.lms3d.engine.small_models import Trainer, densenet, tight_limit

@@ -91,7 +91,7 @@ def trained(side: int = 16, **options: Any) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    import models
+    from lms3d import models
     from lms3d.keras_step.callback import LMS
 
     keras.utils.set_random_seed(7)

@@ -26,7 +26,7 @@ def trained(precision: str, how: str) -> dict[str, Any]:
     tensors swapped ("all")."""
     import numpy as np
 
-    import models
+    from lms3d import models
     from lms3d.device import startup
     from lms3d.keras_step.callback import LMS
 

@@ -5,8 +5,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from data import split
-from data.brats.definition import define
+from lms3d.data import split
+from lms3d.data.brats.definition import define
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen

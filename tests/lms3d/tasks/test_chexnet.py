@@ -9,12 +9,11 @@ import shutil
 import numpy as np
 import pytest
 
-import models
-from data.chest_xray import collection, png, shards
-from data.chest_xray.collection import FINDINGS
-from data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
-from data.phantoms import chests as radiograph
-from lms3d import evaluate, package, predict
+from lms3d import evaluate, models, package, predict
+from lms3d.data.chest_xray import collection, png, shards
+from lms3d.data.chest_xray.collection import FINDINGS
+from lms3d.data.chest_xray.pipeline import IMAGENET_MEAN, IMAGENET_STD
+from lms3d.data.phantoms import chests as radiograph
 from lms3d.device import startup
 from lms3d.errors import InputError
 from lms3d.ranks.world import World

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import models
-from lms3d import cli, evaluate, predict, train
+from lms3d import cli, evaluate, models, predict, train
 from lms3d.config import TrainConfig, option
 from lms3d.device import startup
+from lms3d.models import registry
 from lms3d.ranks import messages
 from lms3d.tasks import TASKS
 from lms3d.tasks.task import Evaluation, Task
-from models import registry
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(8, 32, 32, 3)).astype(np.float32)

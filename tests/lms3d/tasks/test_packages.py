@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import models
-from data.brats.definition import described, restored
-from data.brats.schema import SCHEMAS
-from data.errors import DataError
-from lms3d import predict
+from lms3d import models, predict
+from lms3d.data.brats.definition import described, restored
+from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.errors import DataError
 from lms3d.device import startup
 from lms3d.errors import InputError
 from lms3d.tasks import TASKS, chosen

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import models
-from data import split
-from data.brats import cache, definition, layouts
-from data.brats.preprocess import cube
-from data.brats.schema import SCHEMAS
+from lms3d import models
+from lms3d.data import split
+from lms3d.data.brats import cache, definition, layouts
+from lms3d.data.brats.preprocess import cube
+from lms3d.data.brats.schema import SCHEMAS
 from lms3d.errors import InputError
 from lms3d.tasks.brats import material, task
 from lms3d.tasks.brats.options import BratsConfig

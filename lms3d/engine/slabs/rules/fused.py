@@ -1,4 +1,4 @@
-"""Instance normalisation with the ops that follow it in a block, as `models.fused` builds it. `src/normalise.cc` defines the ops.
+"""Instance normalisation with the ops that follow it in a block, as `lms3d.models.fused` builds it. `src/normalise.cc` defines the ops.
 
 Statistics and sums are those of single planes. So slabs have the very same ones; joined, they are those of the whole tensor.
 """

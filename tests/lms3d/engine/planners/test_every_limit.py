@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-import models
+from lms3d import models
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.ir import StepGraph

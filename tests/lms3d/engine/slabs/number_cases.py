@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from lms3d.engine.slabs.rules import elementwise
-from models import fused
+from lms3d.models import fused
 from tests.lms3d.engine.slabs.cases import Body, Case, Space, spaces
 
 R = tf.raw_ops

@@ -13,8 +13,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 
-import models.isensee2017
-import models.unet3d
+from lms3d import models
 from lms3d.engine.passes import slicing
 from lms3d.engine.tensorflow import functions, reading
 from lms3d.engine.tensorflow.capture import traced_order

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-import models.isensee2017
+from lms3d import models
 from tests.lms3d.engine.slabs.networks import Run, batch_for, compiled, in_float64, run, u_net
 
 ROOM = 1.5
