@@ -53,7 +53,7 @@ def test_instance_norm_is_group_norm_with_one_channel_per_group(shape, batch_kno
 def test_instance_norm_of_a_table():
     x = tf.constant([1.0, 3.0, 5.0, 7.0], shape=(1, 1, 2, 2, 1))  # mean 4, variance 5
     y = InstanceNormalization(epsilon=4.0)(x)  # sqrt(5 + 4) = 3
-    np.testing.assert_allclose(tf.reshape(y, -1), [-1, -1 / 3, 1 / 3, 1], atol=1e-6)
+    np.testing.assert_allclose(tf.reshape(y, [-1]), [-1, -1 / 3, 1 / 3, 1], atol=1e-6)
 
 
 def test_instance_norm_refuses_a_vector():
