@@ -106,13 +106,18 @@ def _options(command: str, parser: argparse.ArgumentParser, seen: dict[str, str]
         if owner == command:
             items.append(f"- `{name}`: {_escaped(told)}")
         else:
-            shared.setdefault(owner, []).append(f"`{name}`")
+            shared.setdefault(owner, []).append(f"`{_options_of(action) or name}`")
     return [*items, *(f"- As of `{owner}`: {', '.join(names)}" for owner, names in shared.items()), ""]
 
 
+def _options_of(action: argparse.Action) -> str:
+    """What an option is called: "--seed", "--lms/--no-lms"."""
+    return "/".join(action.option_strings)
+
+
 def _usage(parser: argparse.ArgumentParser) -> str:
-    """The arguments in one line of code, with every option in brackets."""
-    words = [f"[{_name(action)}]" if action.option_strings else _name(action) for action in _actions(parser)]
+    """The arguments in one line of code, with every option in brackets and without its value."""
+    words = [f"[{_options_of(action)}]" if action.option_strings else _name(action) for action in _actions(parser)]
     return " ".join(words)
 
 
