@@ -44,7 +44,12 @@ def lines(guide: str) -> list[list[str]]:
         if begun.count('"') % 2 == 0:
             found.append(begun)
             begun = ""
-    return [shlex.split(one, comments=True) for one in found if one.startswith("python ") and "--largest" not in one]
+    left_out = ("--largest", "lms3d.launch")
+    return [
+        shlex.split(one, comments=True)
+        for one in found
+        if one.startswith("python ") and not any(word in one for word in left_out)
+    ]
 
 
 def _place(name: str, sets: dict[str, Path]) -> str:
