@@ -196,10 +196,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "record the bits of each step in FOLDER; a later job compares its own and keeps the first step that differs"
     )
     add("--record-bits", type=cli.checked(cli.place, "path"), metavar="FOLDER", help=record)
-    followed = (
-        f"where the numbers of each epoch go beside history.csv: {', '.join(TRACKERS.names)}, or several with commas "
-        "(default: tensorboard)"
-    )
+    followed = f"follow the run in {', '.join(TRACKERS.names)}, or several with commas (default: tensorboard)"
     add("--tracker", type=cli.checked(trackers.named, "names"), metavar="NAME,..", help=followed)
     backend = (
         "what links the ranks: horovod, tensorflow (its own collectives, on one machine), or auto: horovod if it is installed, "

@@ -76,12 +76,17 @@ class Tracking(TrainingCallback):
         return {name: id for name, id in content.items() if isinstance(id, str)} if isinstance(content, dict) else {}
 
     def _figures(self) -> dict[str, float]:
-        """What the report on the training step has measured so far: the peak in bytes and the step in seconds."""
+        """Peaks in bytes and the step in seconds, from the report on the training step so far. A figure that is not measured yet is
+        left out."""
         report = next((one.report for one in self.run.callbacks if isinstance(one, LMS)), None)
         if report is None:
             return {}
-        measured = {"peak_bytes": report.measured_peak_bytes, "step_seconds": report.measured_step_seconds}
-        return {name: float(value) for name, value in measured.items() if value is not None}
+        figures = {
+            "peak_bytes": report.measured_peak_bytes,
+            "predicted_peak_bytes": report.predicted_peak_bytes,
+            "step_seconds": report.measured_step_seconds,
+        }
+        return {name: float(value) for name, value in figures.items() if value is not None}
 
     def _or_without(self, name: str, act: Callable[[], None]) -> None:
         """Trackers repeat history.csv: if one fails, training goes on without it."""

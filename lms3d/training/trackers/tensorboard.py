@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lms3d.errors import StorageError
 from lms3d.training.trackers import TrackedRun, Tracker
 
 FOLDER = "tensorboard"
@@ -20,6 +21,12 @@ class TensorBoard(Tracker):
         self._writer: Any = None
 
     def log(self, row: Mapping[str, float]) -> None:
+        try:
+            self._write(row)
+        except (OSError, tf.errors.OpError) as error:  # TensorFlow's names no path
+            raise StorageError(f"{self._folder}: {error}") from error
+
+    def _write(self, row: Mapping[str, float]) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(str(self._folder))
         with self._writer.as_default(), tf.device("CPU:0"):

@@ -24,8 +24,8 @@ class WandB(Tracker):
         self.id = run.id or secrets.token_hex(4)
         # By itself it would keep what the console shows, which names cases, and the command, which names folders (TRACK-1).
         settings = wandb.Settings(console="off", disable_git=True, disable_code=True, x_disable_meta=True)
-        if "WANDB_FINISH_TIMEOUT" not in os.environ:
-            settings.finish_timeout = FINISH_SECONDS  # it would wait without end
+        if getattr(settings, "finish_timeout", None) == 0:  # without end, unless the user's environment has a number
+            settings.finish_timeout = FINISH_SECONDS
         self._run = wandb.init(
             id=self.id, resume="allow" if run.id else None, project=os.environ.get("WANDB_PROJECT", PROJECT), name=run.name,
             dir=os.environ.get("WANDB_DIR", str(run.folder)), config=dict(run.options), settings=settings,
