@@ -233,7 +233,7 @@ def test_files_of_wandb(tmp_path, monkeypatch):
     assert_has_history(tmp_path / "run", [row for rows, _ in found for row in rows])
     for path, (_, config) in zip(parts, found, strict=True):
         assert {name: config[name] for name in OPTIONS} == OPTIONS
-        assert sys.argv[0].encode() not in path.read_bytes()
+        assert sys.executable.encode() not in path.read_bytes()  # the command, with all its folders, would be beside it
         assert {file.name for file in (path.parent / "files").iterdir()} <= {"config.yaml", "requirements.txt"}
 
 
