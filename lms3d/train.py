@@ -73,8 +73,9 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     lock = RunLock()  # rank 0 holds it until it ends
 
     def choose_session() -> Session:
+        trackers.require_installed(given.get("tracker", ()))  # before a folder is made
         options, run_dir, resuming = run_folder.choose_run(given, output, resume, lock, tasks)
-        trackers.require_installed(options.tracker)
+        trackers.require_installed(options.tracker)  # a resumed run has its own
         return Session(
             options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
             stats_average=average, record_bits=record_bits, named=not pseudonyms.is_on(),

@@ -180,6 +180,7 @@ def test_a_missing_package_is_one_line_before_anything_is_read(tmp_path, capsys,
             f"lms3d: error: --tracker wandb: the package {package} is not installed; pip install {package}, or choose other "
             "trackers\n"
         )
+    assert not (tmp_path / "run").exists()
     trackers.require_installed(["tensorboard"])
 
 
