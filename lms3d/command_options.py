@@ -13,6 +13,8 @@ from lms3d.engine.tiers import tier_choices
 from lms3d.errors import InputError
 from lms3d.ranks import job
 from lms3d.tasks import DEFAULT_TASK, TASKS
+from lms3d.training import trackers
+from lms3d.training.trackers import TRACKERS
 from lms3d.units import parse_size
 
 
@@ -171,8 +173,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --ranks, --elastic, --anonymous and
-    --dry-run."""
+    """Adds --config, --output, --resume, --profile, --stats-average, --record-bits, --tracker, --ranks, --elastic,
+    --anonymous and --dry-run."""
     group = parser.add_argument_group("run")
     add = group.add_argument
     of_file = "TOML file with options, such as the run.toml of another run; options of the command line win"
@@ -194,6 +196,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "record the bits of each step in FOLDER; a later job compares its own and keeps the first step that differs"
     )
     add("--record-bits", type=cli.checked(cli.place, "path"), metavar="FOLDER", help=record)
+    followed = f"follow the run in {', '.join(TRACKERS.names)}, or several with commas (default: tensorboard)"
+    add("--tracker", type=cli.checked(trackers.named, "names"), metavar="NAME,..", help=followed)
     backend = (
         "what links the ranks: horovod, tensorflow (its own collectives, on one machine), or auto: horovod if it is installed, "
         "unless python -m lms3d.launch started the ranks (default: auto)"

@@ -185,6 +185,9 @@ class TrainConfig:
     seed: int = 0
     """The seed of the split, the initial weights, dropout, the order of cases and their augmentation."""
 
+    tracker: tuple[str, ...] = ("tensorboard",)
+    """Where the numbers of each epoch go beside history.csv: names in `lms3d.training.trackers.TRACKERS`."""
+
     def volume_shape(self, axes: int = 3) -> tuple[int, ...]:
         """The shape of every case, without channels."""
         return (self.resolution,) * axes
@@ -255,6 +258,11 @@ class TrainConfig:
             name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
             for name, value in dataclasses.asdict(self).items()
         }
+
+    def without_paths(self) -> dict[str, Any]:
+        """Those of `to_json` that are given and no paths, which may name patients; for trackers."""
+        given = {name: value for name, value in self.to_json().items() if value is not None and name != "tracker"}
+        return {name: value for name, value in given.items() if not isinstance(getattr(self, name), Path)}
 
     @classmethod
     def from_json(cls: type[T], values: dict[str, Any]) -> T:

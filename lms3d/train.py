@@ -15,7 +15,7 @@ from lms3d.errors import InputError
 from lms3d.ranks import elastic, job
 from lms3d.ranks.world import World
 from lms3d.tasks import task_of
-from lms3d.training import option_file, run_folder, session, stages
+from lms3d.training import option_file, run_folder, session, stages, trackers
 from lms3d.training.run_lock import RunLock
 from lms3d.training.session import Session
 
@@ -73,10 +73,12 @@ def _train(given: dict[str, Any], arguments: Sequence[str]) -> None:
     lock = RunLock()  # rank 0 holds it until it ends
 
     def choose_session() -> Session:
+        trackers.require_installed(given.get("tracker", ()))  # before a folder is made
         options, run_dir, resuming = run_folder.choose_run(given, output, resume, lock, tasks)
+        trackers.require_installed(options.tracker)  # a resumed run has its own
         return Session(
             options=options, run_dir=run_dir, resuming=resuming, profile=profile, arguments=tuple(arguments),
-            stats_average=average, record_bits=record_bits,
+            stats_average=average, record_bits=record_bits, named=not pseudonyms.is_on(),
         )  # fmt: skip
 
     def train_once(world: World, memory: elastic.Memory | None = None) -> None:

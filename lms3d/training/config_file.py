@@ -27,7 +27,8 @@ _FORMS = {
 
 FREE_ON_RESUME = frozenset(
     {"data", "epochs", "lms", "memory_limit", "cudnn_workspace", "swap_tier", "swap_dir", "swapout_threshold", "swapin_ahead",
-     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", *StagedConfig.starts}
+     "swapin_groupby", "sync_mode", "serialization", "serialization_by_size", "gradient_compression", "tracker",
+     *StagedConfig.starts}
 )  # fmt: skip
 """Options that may differ when a run is resumed: how long, where and how it computes. `require_same_start` checks what it started
 from."""

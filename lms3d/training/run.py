@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ class Job:
 
     record_bits: Path | None = None
     """The folder in which each rank records the bits of its steps (`callbacks.bit_record`); None: nothing is recorded."""
+
+    trackers: Sequence[str] = ("tensorboard",)
+    """The names in `trackers.TRACKERS` of those that follow the run."""
+
+    name: str | None = None
+    """The name of the run for trackers; None: they invent one."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What trackers note of the options: JSON values, no paths."""
 
     on_interrupt: Callable[[], None] = lambda: None
     """Tells the user that the step is being finished; another thread calls it at the first Ctrl-C."""

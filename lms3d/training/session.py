@@ -53,6 +53,16 @@ class Session:
     stats_average: int | None = None
     """The first steps of each plan that are left out of the averages of the steps' figures; None: no averages are written."""
 
+    named: bool = True
+    """Whether trackers are told the name of the run folder."""
+
+    @property
+    def tracked_name(self) -> str | None:
+        """What trackers call the run: the name of its folder, and of the stage."""
+        path = self.run_dir.resolve()
+        stage = f"/{path.name}" if self.whole else ""
+        return f"{self.command_dir.resolve().name}{stage}" if self.named else None
+
     @property
     def command_dir(self) -> Path:
         """The folder that `--output` names."""
@@ -210,7 +220,8 @@ class Training:
         world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
         job = Job(
             run_dir=run_dir, world=world, resume=self.session.resuming, memory=self.memory,
-            record_bits=self.session.record_bits,
+            record_bits=self.session.record_bits, trackers=self.options.tracker, name=self.session.tracked_name,
+            options=self.options.without_paths(),
             on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
         )  # fmt: skip
         guard = TimeGuard(

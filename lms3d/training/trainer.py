@@ -51,7 +51,7 @@ def train(
         run = TrainingRun(model, data, schedule, job, interrupt)
         resumed_at = resume.start(model, run)
         run.callbacks = order.build(run, callbacks)
-        with _ended_on_error(run.callbacks):
+        with order.told_of_the_end(run.callbacks), _ended_on_error(run.callbacks):
             _fit_what_is_left(model, run)
     return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)
 

@@ -6,8 +6,9 @@ and names the attributes that must survive a resume: `checkpointing` saves and r
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, auto
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ class Place(IntEnum):
     KEPT_SLABS = auto()  # before anything is saved
     STEP_COUNTER = auto()  # the step is done: everything saved from here on counts it
     HISTORY = auto()  # before BEST_WEIGHTS: a resume removes a row, or weights, that are newer than its checkpoint
+    TRACKING = auto()  # after HISTORY, whose row it passes on
     BEST_WEIGHTS = auto()  # before CHECKPOINT, which knows the best file by its digest
     AVERAGED_WEIGHTS = auto()  # after BEST_WEIGHTS, which keeps the average; before the weights themselves are saved
     RANK_AGREEMENT = auto()  # after everything that may ask for the end: the ranks leave together
@@ -67,6 +69,9 @@ class TrainingCallback(keras.callbacks.Callback):
         super().__init__()
         self.run = run
 
+    def on_run_end(self, error: BaseException | None) -> None:
+        """Called once, after the last `fit` of the run. error: what ended it; None if it ended by itself."""
+
 
 CALLBACKS: Registry[type[TrainingCallback]] = Registry(
     "training callback",
@@ -79,6 +84,7 @@ CALLBACKS: Registry[type[TrainingCallback]] = Registry(
     kept_slabs="lms3d.training.callbacks.kept_slabs:KeptSlabs",
     step_counter="lms3d.training.callbacks.step_counter:StepCounter",
     history="lms3d.training.callbacks.history:HistoryFile",
+    tracking="lms3d.training.callbacks.tracking:Tracking",
     best_weights="lms3d.training.callbacks.best_weights:BestWeights",
     averaged_weights="lms3d.training.callbacks.averaged_weights:AveragedWeights",
     rank_agreement="lms3d.training.callbacks.rank_agreement:RankAgreement",
@@ -96,6 +102,21 @@ def build(run: TrainingRun, given: Iterable[keras.callbacks.Callback]) -> list[k
     """The callbacks that every run has and those given for this one, in order; one that states no place runs at TASK."""
     registered = [CALLBACKS[name](run) for name in CALLBACKS.names if CALLBACKS[name].wanted(run)]
     return sorted([*given, *registered], key=lambda callback: getattr(callback, "place", Place.TASK))
+
+
+@contextlib.contextmanager
+def told_of_the_end(callbacks: Iterable[Any]) -> Iterator[None]:
+    """Calls `on_run_end` of the callbacks that have one after the block."""
+    ended: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        ended = error
+        raise
+    finally:
+        for one in callbacks:
+            if isinstance(one, TrainingCallback):
+                one.on_run_end(ended)
 
 
 def states(callbacks: Iterable[Any]) -> dict[str, dict[str, Any]]:
