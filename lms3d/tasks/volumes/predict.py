@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.geometry import Geometry
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.normalise import Normalisation
-from lms3d.data.volumes.planes import image_planes
+from lms3d.data.volumes.planes import beyond, image_planes
 from lms3d.data.volumes.preprocess import Preprocessing
 from lms3d.data.volumes.targets import Targets
 from lms3d.data.words import counted
@@ -230,7 +231,7 @@ def _segmenter(member: Member, channels: int, request: PredictRequest, stack: Ex
         read = image_planes(member.normalisation, member.volumes, case_id)
         return probabilities(
             network, read, member.volumes.shape_of(case_id), channels=channels, patch=patch, numbers=numbers,
-            scratch=request.output,
+            scratch=request.output, beyond=partial(beyond, member.normalisation, member.volumes, case_id),
         )  # fmt: skip
 
     return segmented
