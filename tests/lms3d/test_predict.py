@@ -133,13 +133,14 @@ def test_the_command_works_under_a_memory_limit_(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("stored", "expected"), [("u1", "u1"), ("<i2", "<i2"), (">i4", ">i4"), ("<i8", "<i8"), ("<f4", "u1"), ("<f8", "u1")]
+    ("stored", "expected"),
+    [("u1", "u1"), ("i1", "u1"), ("<i2", "<i2"), (">i4", ">i4"), ("<i8", "<i8"), ("<f4", "u1"), ("<f8", "u1")],
 )
 def test_label_maps_have_the_integer_type_of_the_files(tmp_path, stored, expected):
     header = nib.Nifti1Header(endianness=stored[0] if stored[0] in "<>" else "<")
     header.set_data_dtype(stored)
     nib.save(nib.Nifti1Image(np.ones((3, 4, 5), stored), np.eye(4), header), tmp_path / "scan.nii.gz")
-    labels = np.arange(60).reshape(3, 4, 5) % 5
+    labels = 200 + np.arange(60).reshape(3, 4, 5) % 5
     label_maps.write_like(labels, tmp_path / "scan.nii.gz", tmp_path / "labels.nii.gz")
     written = nib.load(tmp_path / "labels.nii.gz")
     assert written.get_data_dtype() == np.dtype(expected)
