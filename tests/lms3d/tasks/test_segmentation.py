@@ -49,7 +49,8 @@ def test_three_kinds_of_grid(given, sample, size, folder):
     [
         ({"spacing": "median"}, "--spacing median: every case then has a shape of its own; add --box"),
         ({"spacing": "1x1x1", "resolution": 64}, "--spacing: not allowed with argument --resolution"),
-        ({"box": (64, 48, 7)}, "--box: 7 is not a multiple of 2"),
+        ({"box": (64, 48, 7)}, "--box: 7 is too small; the nearest that work are 8 and 10"),
+        ({"box": (64, 48, 9)}, "--box: 9 is not a multiple of 2"),
         ({"box": (64, 48, 20), "patch": (64, 64, 16)}, "--patch 64x64x16: expected at most the volume, 64x48x20"),
         ({"labels": "brats2021"}, "--labels is not for --task segmentation"),
         ({"spacing": "median", "patch": 32, "stages": ((16, 1),)}, "--stages trains whole cubes"),
