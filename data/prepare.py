@@ -196,7 +196,9 @@ def _propose(options: argparse.Namespace) -> None:
     limit = ["--memory-limit", options.memory_limit] if options.memory_limit else []
     command = [sys.executable, "-m", "lms3d.tasks.segmentation.proposal", str(options.data), *limit]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    _say(done.stdout.rstrip() if done.returncode == 0 else "no proposal: see above")
+    if done.returncode:
+        raise DataError("--examine: found no proposal of a grid; expected one; the line above says why")
+    _say(done.stdout.rstrip())
 
 
 def _below(cache_root: Path | None, kind: str) -> Path | None:
