@@ -1,6 +1,7 @@
 """`--task segmentation` up to the training: options, what a run knows of its data, and a training that needs LMS."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -80,6 +81,23 @@ def test_a_plan_needs_headers_alone(root):
     stretched = facts.facts(chosen({**TASK, "data": root, "resolution": 32}))
     assert stretched.spacing_mm == (20 / 32, 16 / 32, 12 * 2 / 32)
     assert facts.facts(chosen(TASK)).description.channels == ("CT",)
+
+
+def test_a_run_is_not_resumed_on_labels_with_another_meaning(root, tmp_path, monkeypatch):
+    """The files are the same, so the fingerprint is: only dataset.json tells."""
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setattr(workers, "cpu_count", lambda: 1)
+    data, run = shutil.copytree(root, tmp_path / "set"), tmp_path / "run"
+    run.mkdir()
+    options = chosen({**TASK, "data": data, "resolution": 16})
+    made = material.prepare(options, run, False, World(), lambda *_: None)
+    (run / "config.json").write_text(json.dumps({"options": options.to_json(), **made.described}))
+    assert material.prepare(options, run, True, World(), lambda *_: None).split == made.split
+    about = json.loads((data / "dataset.json").read_text())
+    about["labels"] |= {"liver": 2, "spleen": 1}
+    (data / "dataset.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="--resume: the data set now has other labels"):
+        material.prepare(options, run, True, World(), lambda *_: None)
 
 
 @pytest.mark.parametrize(
