@@ -147,7 +147,7 @@ def test_label_maps_have_the_integer_type_of_the_files(tmp_path, stored, expecte
     np.testing.assert_array_equal(np.asarray(written.dataobj), labels)
 
 
-def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
+def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path, capsys):
     data = tmp_path / "set"
     shutil.copytree(tiny_brats, data)
     for path in data.rglob("*.nii.gz"):
@@ -155,7 +155,9 @@ def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
         image.set_qform(image.affine, 1)
         image.set_sform(image.affine, 4)
         nib.save(image, path)
+    shutil.copy(path, path.with_name(f"Copy of {path.name}"))
     assert predict.main([str(run_dir), "--data", str(data), "--output", str(tmp_path / "out")]) == 0
+    assert "note: 1 file belongs to no case, such as " in capsys.readouterr().out
     case = VALIDATION[0]
     found, like = nib.load(tmp_path / f"out/native/{case}.nii.gz"), nib.load(data / case / f"{case}_t1.nii.gz")
     for name in ("qform", "sform"):

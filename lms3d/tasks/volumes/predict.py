@@ -125,6 +125,9 @@ def _from_dicom(request: PredictRequest) -> PredictRequest:
 def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Reader) -> Member:
     found = reader.cases(folder, request, run)
     cases, schema = found
+    if request.data and found.unused and run is request.runs[0]:
+        stray = counted(len(found.unused), "file belongs", "files belong")
+        say(f"note: {stray} to no case, such as {found.unused[0]}")
     # All cases of the folder: for the run's own data that is the cache which training has built.
     volumes = cache.build(cases, schema, reader.preprocessing(run), progress=request.progress)
     return Member(
