@@ -15,7 +15,14 @@ from lms3d.ranks.world import World
 from lms3d.tasks.segmentation.facts import grid, network_spacing
 from lms3d.tasks.segmentation.options import SegmentationConfig
 from lms3d.tasks.task import chief_first
-from lms3d.tasks.volumes.material import VolumeMaterial, divided, presentation, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.volumes.material import (
+    VolumeMaterial,
+    divided,
+    presentation,
+    tell_of_cut_off,
+    tell_of_left_out,
+    tell_of_unused,
+)
 from lms3d.training import config_file
 
 if TYPE_CHECKING:
@@ -93,8 +100,6 @@ def _tell(found: Found, volumes: Cache) -> None:
     say(f"{counted(len(volumes.ids), 'case')} of {found.data_set.layout}: {described.in_words}")
     if described.schema.ignore is not None:
         say(f"label {described.schema.ignore} is ignored: loss and metrics leave it out")
-    if unused:
-        stray = counted(len(unused), "file belongs", "files belong")
-        say(f"note: {stray} to no case, such as {unused[0]}")
+    tell_of_unused(unused)
     tell_of_left_out(volumes)
     tell_of_cut_off(volumes, volumes.ids)

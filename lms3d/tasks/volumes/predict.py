@@ -36,7 +36,7 @@ from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import dicom_seg, label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
-from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out, tell_of_unused
 
 _ENTROPY = {"sigmoid": entropy.independent, "softmax": entropy.categorical}
 
@@ -125,9 +125,8 @@ def _from_dicom(request: PredictRequest) -> PredictRequest:
 def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Reader) -> Member:
     found = reader.cases(folder, request, run)
     cases, schema = found
-    if request.data and found.unused and run is request.runs[0]:
-        stray = counted(len(found.unused), "file belongs", "files belong")
-        say(f"note: {stray} to no case, such as {found.unused[0]}")
+    if request.data and run is request.runs[0]:
+        tell_of_unused(found.unused)
     # All cases of the folder: for the run's own data that is the cache which training has built.
     volumes = cache.build(cases, schema, reader.preprocessing(run), progress=request.progress)
     return Member(
