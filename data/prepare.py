@@ -12,25 +12,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from lms3d.common import permissions, program
+from lms3d.common import extras, permissions, program
 from lms3d.common.disk import cache_directory
 from lms3d.data import pseudonyms
-from lms3d.data.brats import layouts
-from lms3d.data.brats.preprocess import Preprocessing, cube
-from lms3d.data.brats.schema import SCHEMAS
-from lms3d.data.chest_xray import collection as chest_xray
-from lms3d.data.chest_xray import shards
 from lms3d.data.errors import DataError, in_words
-from lms3d.data.files import Progress
-from lms3d.data.segmentation import choice
-from lms3d.data.segmentation import layouts as segmentation
-from lms3d.data.segmentation.grid import Grid
-from lms3d.data.volumes import cache, fingerprint
-from lms3d.data.volumes import preprocess as volumes
-from lms3d.data.volumes.case import Case
-from lms3d.data.volumes.data_set import DataSet
-from lms3d.data.volumes.geometry import Shape
 from lms3d.data.words import counted
+
+try:
+    from lms3d.data.brats import layouts
+    from lms3d.data.brats.preprocess import Preprocessing, cube
+    from lms3d.data.brats.schema import SCHEMAS
+    from lms3d.data.chest_xray import collection as chest_xray
+    from lms3d.data.chest_xray import shards
+    from lms3d.data.files import Progress
+    from lms3d.data.segmentation import choice
+    from lms3d.data.segmentation import layouts as segmentation
+    from lms3d.data.segmentation.grid import Grid
+    from lms3d.data.volumes import cache, fingerprint
+    from lms3d.data.volumes import preprocess as volumes
+    from lms3d.data.volumes.case import Case
+    from lms3d.data.volumes.data_set import DataSet
+    from lms3d.data.volumes.geometry import Shape
+except ModuleNotFoundError as error:
+    missing = extras.advice(error)
+    if missing is None or __name__ != "__main__":  # `lms3d prepare` says it itself
+        raise
+    print(f"data.prepare: error: {missing}", file=sys.stderr)
+    sys.exit(DataError.exit_code)
 
 _DESCRIPTION = """\
 Check a data set and build its training cache. Training does the same by itself; do it ahead to find bad files early, or
@@ -188,7 +196,9 @@ def _propose(options: argparse.Namespace) -> None:
     limit = ["--memory-limit", options.memory_limit] if options.memory_limit else []
     command = [sys.executable, "-m", "lms3d.tasks.segmentation.proposal", str(options.data), *limit]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    _say(done.stdout.rstrip() if done.returncode == 0 else "no proposal: see above")
+    if done.returncode:
+        raise DataError("--examine: found no proposal of a grid; expected one; the line above says why")
+    _say(done.stdout.rstrip())
 
 
 def _below(cache_root: Path | None, kind: str) -> Path | None:

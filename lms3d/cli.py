@@ -153,7 +153,8 @@ def require_side(side: int, step: int) -> None:
     least = max(step, LEAST_SIDE)
     if side < least or side % step:
         below = max(least, side // step * step)
-        raise InputError(f"{side} is not a multiple of {step}; the nearest that work are {below} and {below + step}")
+        wrong = "too small" if 0 < side < least else f"not a multiple of {step}"
+        raise InputError(f"{side} is {wrong}; the nearest that work are {below} and {below + step}")
 
 
 def spacing(text: str) -> str:

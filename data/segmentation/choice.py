@@ -13,6 +13,7 @@ from lms3d.data.volumes.geometry import Shape
 
 MEDIAN = "median"
 CUBE = 128
+_MOST_MM = 1000.0  # of a voxel, as in `lms3d.cli.spacing`
 
 
 def grid(
@@ -31,6 +32,6 @@ def _spacing(text: str, cases: Sequence[Case]) -> Spacing:
         a, b, c = map(float, text.lower().split("x"))
     except ValueError:
         a = b = c = 0.0
-    if not min(a, b, c) > 0:
+    if not all(0 < mm < _MOST_MM for mm in (a, b, c)):
         raise DataError(f"--spacing: found {text!r}; expected three sizes in mm, or {MEDIAN}; write 0.8x0.8x2.5")
     return a, b, c

@@ -202,6 +202,9 @@ def _scanned(images: Path, labels: Path | None, channels: tuple[str, ...]) -> tu
     """The cases whose images are in a folder, and its NIfTI files that belong to none."""
     names = [name for name in sorted(os.listdir(readable_directory(images))) if name.endswith(ENDINGS)]
     stems = {_stem(name): name for name in reversed(names) if not _is_junk(name)}  # .nii.gz lies before .nii
+    whole = [_whole(images / name, stem, labels, channels) for stem, name in stems.items()]
+    if all(case.truth for case in whole):  # CASE_0000 may be the name of a case, if its label map is called so
+        return whole, []
     by_channel = {stem: _CHANNEL.match(stem) for stem in stems}
     if stems and all(match and int(match["channel"]) < len(channels) for match in by_channel.values()):
         return _of_channels(images, labels, stems, channels)
@@ -211,7 +214,7 @@ def _scanned(images: Path, labels: Path | None, channels: tuple[str, ...]) -> tu
         }
         cases, _ = _of_channels(images, labels, known, channels)
         return cases, [images / name for stem, name in stems.items() if stem not in known]
-    return [_whole(images / name, stem, labels, channels) for stem, name in stems.items()], []
+    return whole, []
 
 
 def _of_channels(

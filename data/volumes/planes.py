@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lms3d.data.errors import DataError
-from lms3d.data.volumes import normalise
+from lms3d.data.volumes import normalise, patches
 from lms3d.data.volumes.cache import Cache
 from lms3d.data.volumes.normalise import Normalisation
 
@@ -20,17 +20,31 @@ _CHUNK_BYTES = 8 << 20
 def image_planes(normalisation: Normalisation, cache: Cache, case_id: str) -> Callable[[int, int], np.ndarray]:
     """A function: first, end -> these planes of the image of a case along its first axis, (end - first, B, C, channels) float32,
     as a network takes them. DataError for a damaged entry."""
+    stored, normalised = _stored(cache, case_id), _normalised(normalisation, cache, case_id)
+    return lambda first, end: normalised(stored(first, end))
+
+
+def beyond(normalisation: Normalisation, cache: Cache, case_id: str) -> np.ndarray:
+    """The values (channels,) float32 around the image of a case, if a patch is larger: its smallest intensities, as a network takes
+    them, so that a prediction pads as training does. The smallest z-scores are others if the background stays 0."""
+    stored, (a, _, _) = _stored(cache, case_id), cache.shape_of(case_id)
+    lowest = np.min([patches.smallest(stored(first, first + 1)) for first in range(a)], axis=0)
+    return np.asarray(_normalised(normalisation, cache, case_id)(lowest.reshape(1, 1, 1, -1)).ravel())
+
+
+def _stored(cache: Cache, case_id: str) -> Callable[[int, int], np.ndarray]:
+    """A function: first, end -> these planes as they are stored. DataError for a damaged entry."""
     entry, path = cache.entry(case_id), cache.directory / case_id / "image.npy"
-    scale = np.asarray(entry["scale"], np.float32)
-    shape = (*cache.shape_of(case_id), len(scale))
+    shape = (*cache.shape_of(case_id), len(entry["scale"]))
     first_byte = _checked(path, shape, entry["files"]["image.npy"]["crc32"])
+    return lambda first, end: _read(path, first_byte, first, (end - first, *shape[1:]))
 
-    def planes(first: int, end: int) -> np.ndarray:
-        part = (end - first, *shape[1:])
-        stored = _read(path, first_byte, first, part)
-        return normalise.apply(normalisation, stored, scale, entry, np.empty(part, np.float32))
 
-    return planes
+def _normalised(normalisation: Normalisation, cache: Cache, case_id: str) -> Callable[[np.ndarray], np.ndarray]:
+    """A function: stored planes -> planes as a network takes them."""
+    entry = cache.entry(case_id)
+    scale = np.asarray(entry["scale"], np.float32)
+    return lambda stored: normalise.apply(normalisation, stored, scale, entry, np.empty(stored.shape, np.float32))
 
 
 def _read(path: Path, first_byte: int, first: int, part: tuple[int, ...]) -> np.ndarray:

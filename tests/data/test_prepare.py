@@ -119,6 +119,18 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
     assert "found no t2" in str(finer.cache.skipped.values())
 
 
+def test_without_the_extra_for_images_it_says_what_to_install():
+    code = (
+        "import runpy, sys; sys.modules['nibabel'] = None; runpy.run_module('lms3d.data.prepare', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "data.prepare: error: the package nibabel is not installed; expected those of the extra"
+    )
+    assert done.stderr.count("\n") == 1
+
+
 def test_interrupted(data_set, tmp_path, capsys, monkeypatch):
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
@@ -223,5 +235,6 @@ def test_a_raw_folder_of_nnunet_is_prepared_as_it_is(tmp_path, capsys, monkeypat
     names = sorted(path.name.split("-", 4)[-1] for path in (tmp_path / "caches" / "cubes").glob("*/"))
     assert len(names) == 3
     assert main([str(root), "--spacing", "2x2", *asked]) == 2
+    assert main([str(root), "--spacing", "infx1x1", *asked]) == 2
     assert main([str(root), "--n4", *asked]) == 2
     assert "--spacing: found '2x2'; expected three sizes in mm" in "".join(capsys.readouterr())

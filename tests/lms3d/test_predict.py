@@ -133,20 +133,21 @@ def test_the_command_works_under_a_memory_limit_(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("stored", "expected"), [("u1", "u1"), ("<i2", "<i2"), (">i4", ">i4"), ("<i8", "<i8"), ("<f4", "u1"), ("<f8", "u1")]
+    ("stored", "expected"),
+    [("u1", "u1"), ("i1", "u1"), ("<i2", "<i2"), (">i4", ">i4"), ("<i8", "<i8"), ("<f4", "u1"), ("<f8", "u1")],
 )
 def test_label_maps_have_the_integer_type_of_the_files(tmp_path, stored, expected):
     header = nib.Nifti1Header(endianness=stored[0] if stored[0] in "<>" else "<")
     header.set_data_dtype(stored)
     nib.save(nib.Nifti1Image(np.ones((3, 4, 5), stored), np.eye(4), header), tmp_path / "scan.nii.gz")
-    labels = np.arange(60).reshape(3, 4, 5) % 5
+    labels = 200 + np.arange(60).reshape(3, 4, 5) % 5
     label_maps.write_like(labels, tmp_path / "scan.nii.gz", tmp_path / "labels.nii.gz")
     written = nib.load(tmp_path / "labels.nii.gz")
     assert written.get_data_dtype() == np.dtype(expected)
     np.testing.assert_array_equal(np.asarray(written.dataobj), labels)
 
 
-def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
+def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path, capsys):
     data = tmp_path / "set"
     shutil.copytree(tiny_brats, data)
     for path in data.rglob("*.nii.gz"):
@@ -154,7 +155,9 @@ def test_the_header_is_that_of_the_files(run_dir, tiny_brats, tmp_path):
         image.set_qform(image.affine, 1)
         image.set_sform(image.affine, 4)
         nib.save(image, path)
+    shutil.copy(path, path.with_name(f"Copy of {path.name}"))
     assert predict.main([str(run_dir), "--data", str(data), "--output", str(tmp_path / "out")]) == 0
+    assert "note: 1 file belongs to no case, such as " in capsys.readouterr().out
     case = VALIDATION[0]
     found, like = nib.load(tmp_path / f"out/native/{case}.nii.gz"), nib.load(data / case / f"{case}_t1.nii.gz")
     for name in ("qform", "sform"):

@@ -16,11 +16,12 @@ import numpy as np
 import pandas as pd
 
 from lms3d.scoring.columns import COLUMNS, HEADLINE
-from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, write
+from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, in_lines, write
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 ACROSS, MOST = 8, 24  # panels in a row, and in all
 LONGEST_TICK = 9  # characters; longer names go to a legend
+_LETTER = 0.075  # the width of one in a title, in inches
 REGION_TITLES = {"WT": "Whole tumour", "TC": "Tumour core", "ET": "Enhancing tumour"}
 _PAPER = {
     "font.size": 9,
@@ -54,7 +55,8 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         for panel, region in zip(panels, regions, strict=True):
             of_region = values[values["region"] == region]
             groups = [of_region.loc[of_region["predictions"] == label, "value"].dropna() for label in labels]
-            _panel(panel, groups, labels, f"{REGION_TITLES[region]} ({region})" if region in REGION_TITLES else region)
+            name = f"{REGION_TITLES[region]} ({region})" if region in REGION_TITLES else region
+            _panel(panel, groups, labels, in_lines(name, int(width / _LETTER)))
         for first in grid[:, 0]:
             first.set_ylabel(shown.title)
         if not shown.unit:

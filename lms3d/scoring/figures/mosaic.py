@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.lines import Line2D
 
-from lms3d.scoring.figures.style import GREY, REGION_COLOURS, SKY, plt, save
+from lms3d.scoring.figures.style import GREY, in_lines, plt, region_colour, save
 
 ACROSS = 3
+LONG_NAME, LINE = 10, 24  # characters: of a name from which on a row of the legend has few, and of a line of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +42,23 @@ def draw(tiles: Sequence[Tile], path: Path, *, title: str, modality: str) -> Pat
     figure, axes = plt.subplots(
         down, across, figsize=(3.6 * across, 3.9 * down + 0.5), squeeze=False, layout="constrained", facecolor="white"
     )
+    regions = list(dict.fromkeys(region for tile in tiles for region in tile.truth))
+    colours = {region: region_colour(region, number) for number, region in enumerate(regions)}
     for axis, tile in zip(axes.flat, tiles, strict=False):
-        _draw(axis, tile)
+        _draw(axis, tile, colours)
     for axis in axes.flat[len(tiles) :]:
         axis.set_visible(False)
-    regions = list(dict.fromkeys(region for tile in tiles for region in tile.truth))
-    handles = [Line2D([], [], color=_colour(region), label=region) for region in regions]
+    handles = [Line2D([], [], color=colours[region], label=in_lines(region, LINE)) for region in regions]
     handles += [
         Line2D([], [], color=GREY, linestyle=line, label=name) for line, name in (("-", "truth"), ("--", "prediction"))
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    in_a_row = len(handles) if max(map(len, regions), default=0) < LONG_NAME else across
+    figure.legend(handles=handles, loc="outside lower center", ncols=in_a_row, frameon=False)
     figure.suptitle(f"{title} ({modality})")
     return save(figure, path)
 
 
-def _draw(axis: plt.Axes, tile: Tile) -> None:
+def _draw(axis: plt.Axes, tile: Tile, colours: Mapping[str, str]) -> None:
     index = tile.slice
     image = tile.image[:, :, index].T
     low, high = np.percentile(image, (1, 99.5))
@@ -64,11 +67,7 @@ def _draw(axis: plt.Axes, tile: Tile) -> None:
         for region, mask in masks.items():
             if mask[:, :, index].any():
                 axis.contour(
-                    mask[:, :, index].T, levels=[0.5], colors=[_colour(region)], linewidths=1.3, linestyles=line
+                    mask[:, :, index].T, levels=[0.5], colors=[colours[region]], linewidths=1.3, linestyles=line
                 )
     axis.set(xticks=[], yticks=[])
     axis.set_title(f"{tile.title}\naxial slice {index + 1} of {tile.image.shape[2]}", fontsize=8)
-
-
-def _colour(region: str) -> str:
-    return REGION_COLOURS.get(region, SKY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import matplotlib
@@ -40,6 +41,16 @@ def region_colour(region: str, number: int) -> str:
 def region_name(region: str) -> str:
     """The name of a region in words: of one of tumours, or as another data set calls it."""
     return REGION_NAMES.get(region, region)
+
+
+def in_lines(name: str, longest: int) -> str:
+    """A name in lines of at most `longest` characters, broken after spaces, underscores and hyphens alone."""
+    lines = [""]
+    for word in re.split(r"(?<=[ _-])", name):
+        if lines[-1] and len(lines[-1] + word.rstrip()) > longest:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def plain(axis: Axes) -> None:

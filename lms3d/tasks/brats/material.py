@@ -12,7 +12,14 @@ from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.task import chief_first
-from lms3d.tasks.volumes.material import VolumeMaterial, divided, presentation, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.volumes.material import (
+    VolumeMaterial,
+    divided,
+    presentation,
+    tell_of_cut_off,
+    tell_of_left_out,
+    tell_of_unused,
+)
 
 if TYPE_CHECKING:
     from lms3d.data.brats.preprocess import Preprocessing
@@ -47,9 +54,7 @@ def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, p
     say(f"{counted(len(found.cases), 'case')} of {found.layout}, labels of {found.schema.name}")
     if absent := [channel for channel in CHANNELS if channel not in found.modalities]:
         say(f"note: no case has {', '.join(absent)}: the network learns from {', '.join(found.modalities)} alone")
-    if found.unused:
-        stray = counted(len(found.unused), "file belongs", "files belong")
-        say(f"note: {stray} to no case, such as {found.unused[0]}")
+    tell_of_unused(found.unused)
     tell_of_left_out(volumes)
     tell_of_cut_off(volumes, volumes.ids)
     parts = world.from_chief(lambda: divided(options, run_dir, resuming, found, volumes))

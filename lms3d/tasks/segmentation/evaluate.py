@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lms3d.data.errors import DataError
+from lms3d.data.files import read_json
 from lms3d.data.segmentation import description, layouts
 from lms3d.data.segmentation.description import Description
 from lms3d.data.segmentation.layouts import DESCRIPTION
@@ -84,10 +84,7 @@ def _beside(root: str, folders: Sequence[Folder]) -> Description | None:
     path = next((place / DESCRIPTION for place in places if (place / DESCRIPTION).is_file()), None)
     if path is None:
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: found no JSON ({error}); expected channel_names and labels; restore it") from None
+    content = read_json(path, advice="restore it")
     return description.read(content, name=path.parent.resolve().name, where=str(path))
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.data.words import counted
+from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.tasks.segmentation.facts import grid, network_spacing
 from lms3d.tasks.segmentation.options import SegmentationConfig
 from lms3d.tasks.task import chief_first
-from lms3d.tasks.volumes.material import VolumeMaterial, divided, presentation, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.volumes.material import (
+    VolumeMaterial,
+    divided,
+    presentation,
+    tell_of_cut_off,
+    tell_of_left_out,
+    tell_of_unused,
+)
+from lms3d.training import config_file
 
 if TYPE_CHECKING:
     from lms3d.data.segmentation.layouts import Found
@@ -47,7 +57,14 @@ def prepare(
         sendable(kind)
     found, data_set, volumes, spacing_mm = chief_first(world, build)
     _tell(found, volumes)
-    parts = world.from_chief(lambda: divided(options, run_dir, resuming, data_set, volumes))
+    described = found.description.to_json()
+
+    def parts_of() -> split.Split:
+        if resuming:
+            _require_same_meaning(run_dir, described)
+        return divided(options, run_dir, resuming, data_set, volumes)
+
+    parts = world.from_chief(parts_of)
     normalisation = world.from_chief(lambda: intensities.fit(volumes, parts.training))
     return VolumeMaterial(
         cache=volumes, targets=found.description.targets, split=parts, normalisation=normalisation,
@@ -58,12 +75,23 @@ def prepare(
                 "fingerprint": volumes.fingerprint, "schema": volumes.schema.name, "cases": len(volumes.ids),
                 "modalities": list(volumes.channels),
             },
-            "description": found.description.to_json(),
+            "description": described,
             "normalisation": normalisation.to_json(),
             "preprocessing": volumes.preprocessing.to_json(),
             "spacing_mm": list(spacing_mm),
         },
     )  # fmt: skip
+
+
+def _require_same_meaning(run_dir: Path, described: Mapping[str, Any]) -> None:
+    """InputError if dataset.json was changed since the run began: its weights and its normalisation belong to what it said then."""
+    before = config_file.read(run_dir).get("description", {})
+    for name in sorted(described.keys() - {"name"}):  # the name may be that of the folder, which may be moved
+        if before.get(name) != described[name]:
+            raise InputError(
+                f"--resume: the data set now has other {name} ({str(described[name])[:80]}) than {run_dir} was trained on "
+                f"({str(before.get(name))[:80]}); restore them, or start another run"
+            )
 
 
 def _tell(found: Found, volumes: Cache) -> None:
@@ -72,8 +100,6 @@ def _tell(found: Found, volumes: Cache) -> None:
     say(f"{counted(len(volumes.ids), 'case')} of {found.data_set.layout}: {described.in_words}")
     if described.schema.ignore is not None:
         say(f"label {described.schema.ignore} is ignored: loss and metrics leave it out")
-    if unused:
-        stray = counted(len(unused), "file belongs", "files belong")
-        say(f"note: {stray} to no case, such as {unused[0]}")
+    tell_of_unused(unused)
     tell_of_left_out(volumes)
     tell_of_cut_off(volumes, volumes.ids)

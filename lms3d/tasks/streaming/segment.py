@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from lms3d.tasks.streaming.volumes import slabs
 
 def probabilities(
     network: Any, read: Read, shape: Shape, *, channels: int, scratch: Path, patch: Shape | None = None,
-    numbers: Sequence[int] = (0,),
+    numbers: Sequence[int] = (0,), beyond: Callable[[], np.ndarray] | None = None,
 ) -> DiskMap:  # fmt: skip
     """The probabilities of a case on a grid of `shape`, (A, B, C): the mean over the symmetries with these numbers.
 
     network: an `inference.Streamer`; with a patch, a Predictor of that shape. read: gives planes of the normalised image. channels:
-    how many of the network's outputs to keep. scratch: the folder for temporary files. The caller closes the result.
+    how many of the network's outputs to keep. scratch: the folder for temporary files. beyond: gives the values (channels,) around
+    an image that is smaller than the patch; None: its smallest. The caller closes the result.
     StorageError if the disk of `scratch` fails or is too full.
     """
     total = DiskMap(scratch, shape, channels)
@@ -31,18 +32,21 @@ def probabilities(
         if patch is None and tuple(numbers) == (0,):
             _at_once(network, read, total)
         else:
-            _in_turns(network, read, total, patch, numbers)
+            _in_turns(network, read, total, patch, numbers, beyond)
     except BaseException:
         total.close()
         raise
     return total
 
 
-def _in_turns(network: Any, read: Read, total: DiskMap, patch: Shape | None, numbers: Sequence[int]) -> None:
-    """Puts the mean over the symmetries into `total`. A volume that is smaller than the patch has its smallest values around it."""
+def _in_turns(
+    network: Any, read: Read, total: DiskMap, patch: Shape | None, numbers: Sequence[int],
+    beyond: Callable[[], np.ndarray] | None,
+) -> None:  # fmt: skip
+    """Puts the mean over the symmetries into `total`. See `probabilities`."""
     box = patches.room(total.shape, patch or total.shape)
     with DiskMap(total.folder, box.shape, read(0, 1).shape[-1]) as image:
-        _copy(read, image, box, total.shape)
+        _copy(read, image, box, total.shape, beyond)
         if box.shape == total.shape:
             _mean(network, image, total, patch, numbers)
             return
@@ -88,11 +92,11 @@ def _by_windows(network: Predictor, image: DiskMap, k: int, patch: Shape, found:
         found.write(lower, found.read(lower, upper) / patches.sum_of_weights(found.shape, patch, start, stop))
 
 
-def _copy(read: Read, image: DiskMap, box: Box, shape: Shape) -> None:
+def _copy(read: Read, image: DiskMap, box: Box, shape: Shape, beyond: Callable[[], np.ndarray] | None) -> None:
     """Puts the planes of an image of `shape`, along its first axis, into a map of `box`."""
     parts = [(first, min(first + image.side, shape[0])) for first in range(0, shape[0], image.side)]
     if box.shape != shape:
-        lowest = np.min([patches.smallest(read(*part)) for part in parts], axis=0)
+        lowest = beyond() if beyond else np.min([patches.smallest(read(*part)) for part in parts], axis=0)
         for first in range(0, image.shape[0], image.side):
             size = (min(image.side, image.shape[0] - first), *image.shape[1:], image.channels)
             image.write((first, 0, 0), np.broadcast_to(lowest, size))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from lms3d.console import say
 from lms3d.data import pseudonyms
-from lms3d.data.volumes.planes import image_planes
+from lms3d.data.volumes.planes import beyond, image_planes
 from lms3d.errors import DoesNotFit
 from lms3d.scoring.figures import slices
 from lms3d.tasks import inference
@@ -62,5 +63,8 @@ def _segmented(
         network = (inference.predictor if patch else inference.streamer)(model, options.sample_shape(), lms=lms)
         read, outputs = image_planes(material.normalisation, cache, case_id), len(material.targets.names)
         shape = cache.shape_of(case_id)
-        with probabilities(network, read, shape, channels=outputs, patch=patch, scratch=run_dir) as found:
+        around = partial(beyond, material.normalisation, cache, case_id)
+        with probabilities(
+            network, read, shape, channels=outputs, patch=patch, scratch=run_dir, beyond=around
+        ) as found:
             return whole(found, material.targets.from_channels)

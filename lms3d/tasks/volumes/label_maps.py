@@ -20,7 +20,7 @@ from lms3d.data import pseudonyms
 from lms3d.data.brats import definition
 from lms3d.data.brats.schema import schema_named
 from lms3d.data.errors import DataError
-from lms3d.data.segmentation.description import Description
+from lms3d.data.segmentation.description import MOST_LABEL, Description
 from lms3d.data.volumes import targets, volume
 from lms3d.data.volumes.case import nearness
 from lms3d.data.volumes.geometry import Geometry
@@ -205,7 +205,7 @@ def header_like(image: Path, shape: Sequence[int], *, kind: Any = None) -> Any:
     """The header of `image`, for a file on its grid. InputError if that has another shape.
 
     The free text and the extensions of that header are left out, and so is a damaged qform beside a sound sform. The type is
-    `kind`, or else that of the image, or uint8 if that is a floating-point type: labels are whole numbers.
+    `kind`, or else that of the image, or uint8 if that is a floating-point type or int8: labels are whole numbers up to 255.
     """
     import nibabel as nib
 
@@ -218,7 +218,8 @@ def header_like(image: Path, shape: Sequence[int], *, kind: Any = None) -> Any:
     for text in _FREE_TEXT:
         header[text] = b""
     stored = like.get_data_dtype()
-    stored = np.dtype(kind) if kind is not None else stored if stored.kind in "iu" else np.dtype(np.uint8)
+    holds_labels = stored.kind in "iu" and np.iinfo(stored).max >= MOST_LABEL
+    stored = np.dtype(kind) if kind is not None else stored if holds_labels else np.dtype(np.uint8)
     header.set_data_dtype(stored)
     header["cal_min"], header["cal_max"] = 0, 0  # the window of a scan would hide labels
     if said.qform_code and said.qform is None:

@@ -69,6 +69,13 @@ class VolumeMaterial:
         )  # fmt: skip
 
 
+def tell_of_unused(unused: Sequence[Path]) -> None:
+    """Says how many files of a data set belong to no case (`DataSet.unused`)."""
+    if unused:
+        stray = counted(len(unused), "file belongs", "files belong")
+        say(f"note: {stray} to no case, such as {unused[0]}")
+
+
 def tell_of_left_out(volumes: Cache) -> None:
     """Names the cases that data.prepare has left out."""
     if volumes.skipped:

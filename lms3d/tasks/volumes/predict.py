@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.geometry import Geometry
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.normalise import Normalisation
-from lms3d.data.volumes.planes import image_planes
+from lms3d.data.volumes.planes import beyond, image_planes
 from lms3d.data.volumes.preprocess import Preprocessing
 from lms3d.data.volumes.targets import Targets
 from lms3d.data.words import counted
@@ -35,7 +36,7 @@ from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import dicom_seg, label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
-from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out
+from lms3d.tasks.volumes.material import shortened, tell_of_cut_off, tell_of_left_out, tell_of_unused
 
 _ENTROPY = {"sigmoid": entropy.independent, "softmax": entropy.categorical}
 
@@ -124,6 +125,8 @@ def _from_dicom(request: PredictRequest) -> PredictRequest:
 def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Reader) -> Member:
     found = reader.cases(folder, request, run)
     cases, schema = found
+    if request.data and run is request.runs[0]:
+        tell_of_unused(found.unused)
     # All cases of the folder: for the run's own data that is the cache which training has built.
     volumes = cache.build(cases, schema, reader.preprocessing(run), progress=request.progress)
     return Member(
@@ -230,7 +233,7 @@ def _segmenter(member: Member, channels: int, request: PredictRequest, stack: Ex
         read = image_planes(member.normalisation, member.volumes, case_id)
         return probabilities(
             network, read, member.volumes.shape_of(case_id), channels=channels, patch=patch, numbers=numbers,
-            scratch=request.output,
+            scratch=request.output, beyond=partial(beyond, member.normalisation, member.volumes, case_id),
         )  # fmt: skip
 
     return segmented

@@ -192,7 +192,8 @@ def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int 
     if plan is not None and worst:
         tiles = _worst(report.found, plan, worst)
         if tiles:
-            heading = f"The {len(tiles)} worst of {report.found['case'].nunique()} cases"
+            several = " predictions" if report.found["predictions"].nunique() > 1 else ""
+            heading = f"The {len(tiles)} worst{several} of {report.found['case'].nunique()} cases"
             written.append(mosaic.draw(tiles, output / "worst.png", title=heading, modality=plan.channel.upper()))
     return [report.page(output, written), *written]
 

@@ -23,9 +23,27 @@ _NAMED = 4  # weights that a message names
 def start(model: keras.Model, options: VolumeConfig) -> None:
     """Gives a fresh network the weights that --start-from or --weights names. InputError if they are of no use."""
     if options.start_from is not None:
+        _require_same_network(options.model, options.start_from)
         take_fitting(model, options.start_from)
     if options.weights is not None:
         load(model, options.weights, f"--weights {options.weights}")
+
+
+def _require_same_network(model: str, path: Path) -> None:
+    """InputError for the weights of another network, of which a few would fit by chance. Without a config.json nobody knows."""
+    from lms3d import tasks
+    from lms3d.tasks.packages import package
+
+    if path.is_file():
+        found = package.open_package(path).trained.model
+    elif (path / "config.json").is_file():
+        found = tasks.load(path)[0].model
+    else:
+        return
+    if found != model:
+        raise InputError(
+            f"--start-from {path}: found weights of {found}; expected those of {model}; add --model {found}, or give another run"
+        )
 
 
 def take_fitting(model: keras.Model, path: Path) -> None:

@@ -1,14 +1,20 @@
 """Normalisation by the names of the channels, against the formulas of nnU-Net."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from lms3d.data.segmentation import intensities, layouts
 from lms3d.data.segmentation.grid import Grid
 from lms3d.data.segmentation.intensities import ByChannel
-from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes import cache, normalise, planes
 from lms3d.data.volumes.case import load_images, load_truth
-from tests.data.small_volumes import CT, write_nnunet
+from lms3d.data.volumes.pipeline import validation_dataset
+from lms3d.data.volumes.targets import Classes
+from lms3d.tasks.streaming.segment import probabilities
+from tests.data.small_data import save
+from tests.data.small_volumes import CT, affine, images_of, write_nnunet
 
 NAMES = ("CT", "T1", "noNorm", "rescale_to_0_1", "rgb_to_0_1")
 GRID = Grid(shape=None, stretched=False, spacing_mm=(1.0, 1.0, 2.0))
@@ -47,21 +53,42 @@ def test_statistics_are_those_of_the_training_cases(data):
     assert intensities.fit(data[1], ["case_0"]) != intensities.fit(data[1], ["case_1"])
 
 
-def test_z_scores_lie_inside_the_head_if_the_crop_removes_much(tmp_path):
+@pytest.fixture
+def half_empty(tmp_path):
+    """A magnetic resonance image with a background of zeros: (its data set, its cache, its normalisation)."""
     root = write_nnunet(tmp_path / "set", {**CT, "channel_names": {"0": "T1"}}, cases=1)
-    from tests.data.small_data import save
-    from tests.data.small_volumes import affine, images_of
-
     image = images_of(0, 1)[..., 0] + 200
     image[10:] = image[:, 10:] = 0
     save(image, root / "imagesTr" / "case_0_0000.nii.gz", affine())
     found = layouts.find(root).data_set
     volumes = cache.build(found.cases, found.schema, GRID, directory=tmp_path / "cache", workers=1)
-    fitted = intensities.fit(volumes, ["case_0"])
+    return found, volumes, intensities.fit(volumes, ["case_0"])
+
+
+def test_z_scores_lie_inside_the_head_if_the_crop_removes_much(half_empty):
+    _, volumes, fitted = half_empty
     assert fitted.inside_brain
     normalised = normalise.image(fitted, volumes, "case_0")
     assert normalised[-1, -1, 0, 0] == 0
     assert normalised[:10, :10].mean() == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["half empty", "many channels"])
+def test_a_prediction_pads_a_small_case_as_training_does(kind, data, half_empty, tmp_path):
+    """What lies around it is background, not the darkest voxel of the head."""
+    found, volumes, fitted = half_empty if kind == "half empty" else (*data, intensities.fit(data[1], ["case_0"]))
+    patch, shown = (24, 20, 16), []
+
+    def network(image: np.ndarray) -> np.ndarray:
+        shown.append(image)
+        return image
+
+    targets = Classes(found.schema)
+    ((image, _),) = validation_dataset(volumes, targets, ["case_0"], fitted, batch_size=1, patch=patch)
+    read, around = planes.image_planes(fitted, volumes, "case_0"), partial(planes.beyond, fitted, volumes, "case_0")
+    shape = volumes.shape_of("case_0")
+    probabilities(network, read, shape, channels=1, scratch=tmp_path, patch=patch, beyond=around).close()
+    np.testing.assert_allclose(shown[0], image[0], rtol=1e-6)
 
 
 def test_a_ct_needs_foreground(tmp_path):

@@ -74,6 +74,16 @@ def test_a_raw_folder_of_nnunet(tmp_path):
     assert found.description.targets.names == ("background", "liver", "spleen")
 
 
+def test_cases_whose_names_end_like_channels(tmp_path):
+    """case_0000 is a case if its label map is called so, not a channel of "case"."""
+    for case in ("case_0000", "case_0001"):
+        save(images_of(0, 1)[..., 0], tmp_path / "imagesTr" / f"{case}.nii.gz", affine())
+        save(labels_of((1, 2)), tmp_path / "labelsTr" / f"{case}.nii.gz", affine())
+    found = layouts.find(described(tmp_path, CT)).data_set
+    assert [case.id for case in found.cases] == ["case_0000", "case_0001"]
+    assert not found.unused
+
+
 @pytest.mark.parametrize("where", ["above", "imagesTr"])
 def test_the_folder_above_or_below_may_be_given(tmp_path, where):
     root = write_nnunet(tmp_path / "archive" / "Dataset007_X")

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from lms3d.errors import StorageError
-from lms3d.scoring.figures import curves, paired, slices, steps, style
+from lms3d.scoring.figures import curves, mosaic, paired, slices, steps, style
 
 ROWS = [
     {"epoch": e, "loss": -e / 9, "val_loss": -e / 10, "learning_rate": 5e-4, "val_dice_WT": e / 9, "dice_WT": e / 8}
@@ -88,6 +89,26 @@ def test_slice_with_most_tumour(tmp_path, drawn):
 
 def test_no_tumour():
     assert slices.best_slice({"WT": np.zeros((4, 4, 6), bool)}) == 3
+
+
+def test_of_many_regions_the_largest_differences_are_drawn():
+    table = pd.DataFrame({"region": [str(n) for n in range(60)], "difference": [(-1) ** n * n for n in range(60)]})
+    assert list(paired._drawn(table)["region"]) == [str(n) for n in range(36, 60)]
+
+
+def test_long_names_are_broken_where_words_end():
+    assert style.in_lines("Enhancing tumour (ET)", 22) == "Enhancing tumour (ET)"
+    assert style.in_lines("left_adrenal_gland upper part", 12) == "left_\nadrenal_\ngland upper\npart"
+    assert style.in_lines("x" * 30, 12) == "x" * 30
+
+
+def test_the_worst_cases_have_a_colour_for_each_region(tmp_path, drawn):
+    masks = {name: np.zeros((8, 8, 4), bool) for name in ("liver", "spleen")}
+    masks["liver"][1:4, 1:4], masks["spleen"][5:7, 5:7] = True, True
+    tile = mosaic.Tile(image=np.zeros((8, 8, 4)), truth=masks, prediction=masks, title="a")
+    mosaic.draw([tile], tmp_path / "worst.png", title="The worst", modality="CT")
+    lines = {line.get_label(): line.get_color() for line in drawn[-1].legends[0].get_lines()}
+    assert lines["liver"] != lines["spleen"]
 
 
 def test_a_verdict_names_the_better_one():

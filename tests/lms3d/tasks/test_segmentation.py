@@ -1,6 +1,7 @@
 """`--task segmentation` up to the training: options, what a run knows of its data, and a training that needs LMS."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_three_kinds_of_grid(given, sample, size, folder):
     [
         ({"spacing": "median"}, "--spacing median: every case then has a shape of its own; add --box"),
         ({"spacing": "1x1x1", "resolution": 64}, "--spacing: not allowed with argument --resolution"),
-        ({"box": (64, 48, 7)}, "--box: 7 is not a multiple of 2"),
+        ({"box": (64, 48, 7)}, "--box: 7 is too small; the nearest that work are 8 and 10"),
+        ({"box": (64, 48, 9)}, "--box: 9 is not a multiple of 2"),
         ({"box": (64, 48, 20), "patch": (64, 64, 16)}, "--patch 64x64x16: expected at most the volume, 64x48x20"),
         ({"labels": "brats2021"}, "--labels is not for --task segmentation"),
         ({"spacing": "median", "patch": 32, "stages": ((16, 1),)}, "--stages trains whole cubes"),
@@ -79,6 +81,23 @@ def test_a_plan_needs_headers_alone(root):
     stretched = facts.facts(chosen({**TASK, "data": root, "resolution": 32}))
     assert stretched.spacing_mm == (20 / 32, 16 / 32, 12 * 2 / 32)
     assert facts.facts(chosen(TASK)).description.channels == ("CT",)
+
+
+def test_a_run_is_not_resumed_on_labels_with_another_meaning(root, tmp_path, monkeypatch):
+    """The files are the same, so the fingerprint is: only dataset.json tells."""
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setattr(workers, "cpu_count", lambda: 1)
+    data, run = shutil.copytree(root, tmp_path / "set"), tmp_path / "run"
+    run.mkdir()
+    options = chosen({**TASK, "data": data, "resolution": 16})
+    made = material.prepare(options, run, False, World(), lambda *_: None)
+    (run / "config.json").write_text(json.dumps({"options": options.to_json(), **made.described}))
+    assert material.prepare(options, run, True, World(), lambda *_: None).split == made.split
+    about = json.loads((data / "dataset.json").read_text())
+    about["labels"] |= {"liver": 2, "spleen": 1}
+    (data / "dataset.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="--resume: the data set now has other labels"):
+        material.prepare(options, run, True, World(), lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from lms3d.tasks.brats import task
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.brats.task import TASK
 from lms3d.tasks.packages import archive, package
+from lms3d.tasks.segmentation.options import SegmentationConfig
 from lms3d.tasks.volumes import material, starting
 from tests.data.small_data import LATE, random_case, write_case
 
@@ -41,6 +42,14 @@ def test_other_names_are_told(tmp_path, capsys):
     begun(tmp_path, "brats2020")
     TASK.network(BratsConfig(labels="brats2023", start_from=tmp_path, **SMALL), None)
     assert "what it learnt as NCR, ED, ET is NETC, SNFH, ET here" in capsys.readouterr().out
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    """Some would fit by chance."""
+    begun(tmp_path, "brats2020")
+    options = SegmentationConfig(start_from=tmp_path, model="resenc")
+    with pytest.raises(InputError, match="found weights of unet3d; expected those of resenc; add --model unet3d"):
+        starting.start(other(), options)
 
 
 def other(**more):
