@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ def start(addresses: Sequence[str], rank: int) -> None:
 
     addresses: "host:port" of each rank's server. InputError if the own port is taken.
     """
+    _spare_the_proxy(addresses)
     context = eager_context.context()
     config = copy.deepcopy(context.config)
     config.experimental.collective_group_leader = LEADER
@@ -42,3 +44,10 @@ def start(addresses: Sequence[str], rank: int) -> None:
         ) from None
     finally:
         log.setLevel(level)
+
+
+def _spare_the_proxy(addresses: Sequence[str]) -> None:
+    """Tells gRPC to reach these addresses itself: if `http_proxy` is set it would ask the proxy for them, and wait for ever."""
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")
+    os.environ["no_grpc_proxy"] = ",".join(dict.fromkeys([*([spared] if spared else []), *hosts]))
