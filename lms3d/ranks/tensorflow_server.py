@@ -16,6 +16,7 @@ from lms3d.errors import InputError
 
 JOB = "worker"
 LEADER = f"/job:{JOB}/replica:0/task:0"  # decides who belongs to a group
+_SPARED = ("no_grpc_proxy", "no_proxy")  # gRPC reads the first alone if it is set
 
 
 def start(addresses: Sequence[str], rank: int) -> None:
@@ -48,6 +49,6 @@ def start(addresses: Sequence[str], rank: int) -> None:
 
 def _spare_the_proxy(addresses: Sequence[str]) -> None:
     """Tells gRPC to reach these addresses itself: if `http_proxy` is set it would ask the proxy for them, and wait for ever."""
-    hosts = [address.rpartition(":")[0] for address in addresses]
-    spared = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")
-    os.environ["no_grpc_proxy"] = ",".join(dict.fromkeys([*([spared] if spared else []), *hosts]))
+    known = next((os.environ[name] for name in _SPARED if os.environ.get(name)), "")
+    hosts = ",".join(dict.fromkeys(address.rpartition(":")[0] for address in addresses))
+    os.environ[_SPARED[0]] = f"{known},{hosts}".lstrip(",")
