@@ -139,7 +139,7 @@ BATCHES_AHEAD = 2
 
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
 """Other bytes on the device are rounded up to a multiple of these, so that small differences between runs meet the same cached
-plan. Coarse, or as much as the batches take if that is less: if chance decides how many there are; fine: if their number was looked
+plan. Coarse, or twice what the batches take if that is less: if chance decides how many there are; fine: if their number was looked
 up. Margins, not measured."""
 
 # -- cost --------------------------------------------------------------------------------------------------------------

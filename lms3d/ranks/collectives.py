@@ -70,8 +70,6 @@ class Collectives(Link):
         of_all = messages.unpacked(self.broadcast(messages.packed([int(port) for port in ports])))
         with quiet_native_log():
             tensorflow_server.start([f"{_HERE}:{port}" for port in of_all], self.rank)
-        if self._is_chief:
-            console.say("TensorFlow's collectives link the ranks; they trust every user of this machine (SECURITY.md)")
         try:
             gate.close_to_strangers(port, [_HERE])
         except OSError as error:
@@ -79,6 +77,8 @@ class Collectives(Link):
                 f"--ranks tensorflow: TensorFlow's server runs whatever anybody sends it, and cannot be closed to other machines "
                 f"here ({error}); use Horovod"
             ) from None
+        if self._is_chief:
+            console.say("TensorFlow's collectives link the ranks; they trust every user of this machine (SECURITY.md)")
 
     # -- values --------------------------------------------------------------------------------------------------------
 

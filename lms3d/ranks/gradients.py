@@ -96,7 +96,7 @@ class Averaging:
                 of_type = [tensors[place] for place in places]
                 results = self._link.average(of_type, self._compression, f"gradients_{dtype.name}")
             means.update(zip(places, results, strict=True))
-            before = results[0]
+            before = results[-1]
         return [means[index] for index in range(len(tensors))]
 
 

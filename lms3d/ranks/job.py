@@ -31,7 +31,8 @@ def join(backend: str = "auto") -> World:
 
     InputError if several ranks were started but cannot communicate.
     """
-    started = max(int(os.environ.get(name, "1") or 1) for name in _SIZES)
+    by_launch = meeting.STORE in os.environ  # perhaps within one task of srun, whose number of tasks is another
+    started = max(int(os.environ.get(name, "1") or 1) for name in (_SIZES[:1] if by_launch else _SIZES))
     elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
     if started == 1 and not elastic:
         return World()

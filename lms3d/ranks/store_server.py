@@ -59,7 +59,8 @@ class StoreServer:
                 self._answer(200)
 
             def _is_ours(self) -> bool:
-                return secrets.compare_digest(self.path.split("/")[1].encode(), scope.encode())
+                folder = "".join(self.path.split("/")[1:2])  # a stranger's path may have no slash
+                return secrets.compare_digest(folder.encode(), scope.encode())
 
             def _answer(self, code: int, content: bytes = b"") -> None:
                 self.send_response(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from lms3d.errors import InputError
 
 JOB = "worker"
 LEADER = f"/job:{JOB}/replica:0/task:0"  # decides who belongs to a group
+_SPARED = ("no_grpc_proxy", "no_proxy")  # gRPC reads the first alone if it is set
 
 
 def start(addresses: Sequence[str], rank: int) -> None:
@@ -23,6 +25,7 @@ def start(addresses: Sequence[str], rank: int) -> None:
 
     addresses: "host:port" of each rank's server. InputError if the own port is taken.
     """
+    _spare_the_proxy(addresses)
     context = eager_context.context()
     config = copy.deepcopy(context.config)
     config.experimental.collective_group_leader = LEADER
@@ -42,3 +45,10 @@ def start(addresses: Sequence[str], rank: int) -> None:
         ) from None
     finally:
         log.setLevel(level)
+
+
+def _spare_the_proxy(addresses: Sequence[str]) -> None:
+    """Tells gRPC to reach these addresses itself: if `http_proxy` is set it would ask the proxy for them, and wait for ever."""
+    known = next((os.environ[name] for name in _SPARED if os.environ.get(name)), "")
+    hosts = ",".join(dict.fromkeys(address.rpartition(":")[0] for address in addresses))
+    os.environ[_SPARED[0]] = f"{known},{hosts}".lstrip(",")

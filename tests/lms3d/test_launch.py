@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -124,6 +125,18 @@ def test_the_store_answers_to_nobody_but_the_ranks():
             with pytest.raises(urllib.error.HTTPError):
                 urllib.request.urlopen(request, timeout=10)
         assert own.get("0") == b"secret"
+    finally:
+        server.close()
+
+
+def test_a_path_without_a_slash_is_answered():
+    server = StoreServer()
+    server.serve()
+    try:
+        host, port = server.place.split("/")[0].split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as stranger:
+            stranger.sendall(b"GET 0 HTTP/1.0\r\n\r\n")
+            assert stranger.recv(100).split()[1:2] == [b"404"]
     finally:
         server.close()
 

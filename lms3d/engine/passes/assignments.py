@@ -22,7 +22,7 @@ ASSIGN-5  A thread that reads the variable while the step runs may get parts of 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 import tensorflow as tf
 
@@ -49,10 +49,8 @@ class WriteInPlace(Normalising):
         return write_in_place(graph)
 
     def ensures(self, function: Function) -> None:
-        handles = _handles(function.graph)
-        for op in function.graph.get_operations():
-            if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op, CRUMB_BYTES):
-                raise RuntimeError(f"pass {self.name}: {op.name!r} still moves its variable; please report this graph")
+        if left := next(_moving(function.graph, _handles(function.graph), CRUMB_BYTES), None):
+            raise RuntimeError(f"pass {self.name}: {left.name!r} still moves its variable; please report this graph")
 
 
 def write_in_place(graph: tf.Graph, larger_than: int = CRUMB_BYTES) -> int:
@@ -66,6 +64,20 @@ def _handles(graph: tf.Graph) -> set[str]:
     return {inner.name for outer, inner in graph.captures if id(outer) in known}
 
 
+def _moving(graph: tf.Graph, handles: Set[str], larger_than: int) -> Iterator[tf.Operation]:
+    """The assignments that would move their variable, in the graph and in branches."""
+    for op in graph.get_operations():
+        if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op, larger_than):
+            yield op
+        for branch in reading.branches(op).values():
+            yield from _moving(branch, _handles_within(op, branch, handles), larger_than)
+
+
+def _handles_within(op: tf.Operation, branch: tf.Graph, handles: Set[str]) -> set[str]:
+    """Those of the handles that an If passes on, as a branch calls them."""
+    return {inner.name for outer, inner in zip(op.inputs[1:], branch.inputs, strict=True) if outer.name in handles}
+
+
 def _write_in_place(graph: tf.Graph, handles: Set[str], larger_than: int) -> int:
     """The number of assignments edited. handles: see `_handles`; those of a branch are its own inputs."""
     count = 0
@@ -74,9 +86,7 @@ def _write_in_place(graph: tf.Graph, handles: Set[str], larger_than: int) -> int
             _copy(op)
             count += 1
         for attribute, branch in reading.branches(op).items():
-            passed = zip(op.inputs[1:], branch.inputs, strict=True)
-            known = {inner.name for outer, inner in passed if outer.name in handles}
-            if found := _write_in_place(branch, known, larger_than):
+            if found := _write_in_place(branch, _handles_within(op, branch, handles), larger_than):
                 surgery.set_branch(op, attribute, branch)
             count += found
     return count

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from lms3d.engine.passes.base import Normalising
+from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.tensorflow import reading, surgery
 
 _JOINED = {("Conv2D", "BiasAdd"), ("Pad", "Conv2D")}
@@ -38,6 +38,21 @@ class KeepApart(Normalising):
     def edit(self, graph: tf.Graph) -> int:
         return keep_apart(graph)
 
+    def ensures(self, function: Function) -> None:
+        _require_apart(function.graph)
+
+
+def _require_apart(graph: tf.Graph) -> None:
+    """RuntimeError if the two ops of a pair wait for the same ops, in the graph or in a branch."""
+    for op in graph.get_operations():
+        for first in [] if reading.in_loop(op) else _firsts(op):
+            if set(first.control_inputs) == set(op.control_inputs):
+                raise RuntimeError(
+                    f"pass {KeepApart.name}: {first.name!r} and {op.name!r} can still be joined; please report this graph"
+                )
+        for branch in reading.branches(op).values():
+            _require_apart(branch)
+
 
 def keep_apart(graph: tf.Graph) -> int:
     """Adds the edges to a graph that no plan has edited yet, and to the branches of its Ifs; returns how many.
@@ -46,11 +61,7 @@ def keep_apart(graph: tf.Graph) -> int:
     op's input would also stay if the step was sliced when it was added, and is whole again.
     """
     found = graph.get_operations()
-    free = [op for op in found if not op.control_inputs]
-    count = keep_copies_apart(free)
-    for op in free:
-        if op.type == "BiasAddGrad":  # JOIN-3
-            count += _wait(op, [r for r in op.inputs[0].consumers() if r.type == "Conv2DBackpropFilter"])
+    count = sum(_wait(op, _firsts(op)) for op in found if not op.control_inputs)
     for op in found:
         for attribute, branch in reading.branches(op).items():
             count += _keep_branch_apart(op, attribute, branch)
@@ -62,8 +73,15 @@ def keep_copies_apart(ops: Iterable[tf.Operation]) -> int:
 
     No plan rematerialises a gradient of weights.
     """
-    pairs = (op for op in ops if op.inputs and (op.inputs[0].op.type, op.type) in _JOINED)  # JOIN-1, JOIN-2
-    return sum(_wait(op, [op.inputs[0].op]) for op in pairs)
+    return sum(_wait(op, _firsts(op)) for op in ops if op.type != "BiasAddGrad")
+
+
+def _firsts(second: tf.Operation) -> list[tf.Operation]:
+    """The ops that TensorFlow would join with this one, as the first of the two."""
+    if second.type == "BiasAddGrad":  # JOIN-3
+        return [reader for reader in second.inputs[0].consumers() if reader.type == "Conv2DBackpropFilter"]
+    joined = bool(second.inputs) and (second.inputs[0].op.type, second.type) in _JOINED  # JOIN-1, JOIN-2
+    return [second.inputs[0].op] if joined else []
 
 
 def _keep_branch_apart(op: tf.Operation, attribute: str, branch: tf.Graph) -> int:

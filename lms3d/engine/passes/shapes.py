@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from lms3d.engine.passes.base import Function, Normalising
-from lms3d.engine.tensorflow import functions, reading, surgery
+from lms3d.engine.tensorflow import bodies, functions, reading, surgery
 
 
 class FixShapes(Normalising):
@@ -45,10 +45,17 @@ def infer_shapes(graph: tf.Graph) -> int:
 
 def _inferred(op: tf.Operation) -> list[tf.TensorShape]:
     called = list(reading.functions_of(op).values())
-    if len(called) == 1:
+    if len(called) == 1 and (op.type not in bodies.LOOPS or _is_steady(op, called[0])):
         return [t.shape for t in called[0].outputs]
     known = called or reading.is_stateful(op)
     return [t.shape for t in op.outputs] if known else functions.inferred_shapes(op)
+
+
+def _is_steady(loop: tf.Operation, body: tf.Graph) -> bool:
+    """Whether each round returns the shapes that it was given. Else every round may have others, and the first tells nothing of the
+    last."""
+    pairs = zip(loop.inputs, body.outputs, strict=True)
+    return all(given.dtype == tf.variant or given.shape == made.shape for given, made in pairs)
 
 
 def fix_shapes(graph: tf.Graph) -> int:

@@ -79,6 +79,22 @@ def test_pieces_are_exchanged_one_after_another(monkeypatch):
         assert one in ancestors(following)
 
 
+def test_types_are_exchanged_one_after_another(monkeypatch):
+    import tensorflow as tf
+
+    from lms3d.ranks import collectives
+    from lms3d.ranks.gradients import Averaging
+
+    monkeypatch.setattr(collectives, "BUCKET_BYTES", 256)
+    with tf.Graph().as_default() as graph:
+        given = [tf.compat.v1.placeholder(dtype, [60]) for dtype in (tf.float32, tf.float64, tf.float32)]
+        Averaging(collectives.Collectives(Rank0()), "none")(given)
+    exchanges = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
+    assert [op.inputs[0].dtype for op in exchanges] == [tf.float32, tf.float32, tf.float64]
+    for one, following in itertools.pairwise(exchanges):
+        assert one in ancestors(following)
+
+
 def test_the_number_of_an_exchange_hangs_on_what_is_exchanged_alone(monkeypatch):
     """Not on what this rank has traced before."""
     first = keys(averages(monkeypatch, 25, 100))
@@ -89,7 +105,8 @@ def test_the_number_of_an_exchange_hangs_on_what_is_exchanged_alone(monkeypatch)
 
 @pytest.fixture(scope="module")
 def job(started_by):
-    return started_by(LAUNCH, "job_collectives.py", timeout=400)
+    """With a proxy at which nobody answers: the ranks must not ask it for each other."""
+    return started_by(LAUNCH, "job_collectives.py", timeout=400, http_proxy="http://127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")

@@ -133,6 +133,12 @@ def test_horovod_knows_no_launcher_of_ours(monkeypatch):
         job.join("horovod")
 
 
+def test_our_launcher_within_a_task_of_another(monkeypatch):
+    for name, size in (("SLURM_STEP_NUM_TASKS", "4"), ("LMS3D_SIZE", "1"), ("LMS3D_STORE", "127.0.0.1:1/x")):
+        monkeypatch.setenv(name, size)
+    assert job.join().size == 1
+
+
 class Told:
     """A link of rank 0 to which the others have sent these numbers."""
 

@@ -15,6 +15,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lms3d.engine.engine import Engine
 from lms3d.engine.passes import assignments, updates
+from lms3d.engine.passes.base import Target
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
 from lms3d.engine.tensorflow import functions
@@ -85,6 +86,16 @@ def test_the_variable_has_the_same_bits_where_it_was(step, dtype):
         found[in_place] = [bits(functions.make_function(function)(x)), bits(w)]
         assert address(w) == before or not in_place
     assert found[True] == found[False]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_assignment_that_moves_is_told(step):
+    w = tf.Variable(OLD)
+    function, one = traced(step, w), assignments.WriteInPlace(Target(pooled=True))
+    with pytest.raises(RuntimeError, match=r"pass assignments: '.*' still moves its variable"):
+        one.ensures(function)
+    one.run(function)
+    one.ensures(function)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import lms3d
 from lms3d.engine.passes import joins
+from lms3d.engine.passes.base import Target
 from lms3d.engine.tensorflow import functions, reading
 from tests.lms3d.engine.passes.joined_pairs import SPECS, convolution, gradients, padded
 
@@ -120,3 +121,18 @@ def test_in_the_branches_of_an_if_too():
     (choice,) = [op for op in graph.get_operations() if op.type in ("If", "StatelessIf")]
     branches = reading.branches(choice)
     assert [waits_of(branch).keys() for branch in branches.values()] == [{"BiasAdd"}] * 2
+
+
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_a_pair_that_can_be_joined_is_told(in_a_branch):
+    def step(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        if not in_a_branch:
+            return convolution(x, kernel, bias)
+        return tf.cond(x[0, 0, 0, 0] > 0, lambda: convolution(x, kernel, bias), lambda: x)
+
+    function = functions.trace(step, *(tf.TensorSpec(shape, name=name) for name, shape in SPECS.items()))
+    one = joins.KeepApart(Target())
+    with pytest.raises(RuntimeError, match=r"pass joins: '.*' and '.*' can still be joined"):
+        one.ensures(function)
+    one.run(function)
+    one.ensures(function)

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine.ir import Op
-from lms3d.engine.passes.shapes import infer_shapes
+from lms3d.engine.passes.base import Target
+from lms3d.engine.passes.shapes import FixShapes, infer_shapes
 from lms3d.engine.tensorflow import bodies, functions
 from lms3d.engine.tensorflow.capture import capture
 from tests.lms3d.engine.traced import of_type
@@ -93,3 +94,25 @@ def test_a_call_of_a_function_that_was_traced_for_any_batch():
     assert all(t.bytes is not None for call in calls for t in call.outputs)
     assert sum(t.bytes or 0 for t in calls[0].outputs) >= 3 * MIB
     assert calls[1].workspace_bytes >= MIB
+
+
+def loop_of(one_round):
+    """The shapes after five rounds of a tensor that may have any length, and of the argument."""
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        last = tf.while_loop(
+            lambda i, y: i < 5, lambda i, y: (i + 1, one_round(y)), (0, x),
+            shape_invariants=(tf.TensorShape(()), tf.TensorShape((None, 1024))),
+        )[1]  # fmt: skip
+        return tf.raw_ops.ShapeN(input=[last, x])
+
+    return step
+
+
+@pytest.mark.parametrize(("one_round", "rows"), [(tf.sin, 256), (lambda y: tf.concat([y, y[:1]], 0), 261)])
+def test_a_loop_whose_rounds_grow_keeps_an_unknown_shape(one_round, rows):
+    function = functions.trace(loop_of(one_round), SPEC)
+    FixShapes(Target()).run(function)
+    loop = of_type(function, "StatelessWhile")
+    assert any(t.shape == (256, 1024) for t in loop.outputs) == (rows == 256)
+    assert functions.make_function(function)(tf.zeros(SPEC.shape))[0].numpy().tolist() == [rows, 1024]
