@@ -36,6 +36,9 @@ FORWARDING_TYPES = _types("""
 """Kernels that write into the buffer of an input that has no other readers (`forward_input_or_allocate_output`). Each was measured
 on a CPU. FusedBatchNorm asks for the buffer too, but holds a reference of its own and never gets it."""
 
+CALLING_TYPES = _types("Case If PartitionedCall StatelessCase StatelessIf StatelessWhile While")
+"""Ops that run whole functions. What they take is not measured, so they are not recomputed."""
+
 PROGRAM_TYPE = "XlaProgram"
 """A call of a function that XLA compiles as a whole: to the engine one op, which never writes into its inputs."""
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lms3d.engine.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor
+from lms3d.engine.ir import CALLING_TYPES, FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,7 @@ def lasting(graph: StepGraph) -> frozenset[str]:
 
 
 # Ops that run whole functions, and those that write into an input even if it has other readers.
-_UNKNOWN = frozenset(
-    {"Case", "If", "PartitionedCall", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
-    | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
-)
+_UNKNOWN = CALLING_TYPES | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
 SLICE_TYPES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 

@@ -29,7 +29,7 @@ import tensorflow as tf
 from lms3d.device.pool_layout import CRUMB_BYTES
 from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import size
+from lms3d.engine.tensorflow.bodies import size
 
 _TYPES = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.float64})  # of ResourceApplyGradientDescent, on any device
 

@@ -29,7 +29,8 @@ from lms3d.engine.ir import ALIAS_TYPES, FORWARDING_TYPES
 from lms3d.engine.passes.base import Function, Pass
 from lms3d.engine.plan import SCOPE
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import capture, size
+from lms3d.engine.tensorflow.bodies import size
+from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers import base
 from lms3d.engine.tuning import GUARDED_BYTES, UNPLANNED_EIGHTHS
 

@@ -29,7 +29,8 @@ from lms3d.engine.liveness import SLICE_TYPES
 from lms3d.engine.passes.base import Normalising
 from lms3d.engine.passes.identities import pass_identities
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import held_bytes, size, wanted
+from lms3d.engine.tensorflow.bodies import size
+from lms3d.engine.tensorflow.capture import held_bytes, wanted
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")

@@ -17,7 +17,16 @@ import numpy as np
 
 from lms3d.device.pool_layout import CRUMB_BYTES
 from lms3d.engine.cost import Machine, op_seconds
-from lms3d.engine.ir import FORWARDING_TYPES, METADATA_TYPES, RESIDENT_TYPES, Op, StepGraph, paired, producer_name
+from lms3d.engine.ir import (
+    CALLING_TYPES,
+    FORWARDING_TYPES,
+    METADATA_TYPES,
+    RESIDENT_TYPES,
+    Op,
+    StepGraph,
+    paired,
+    producer_name,
+)
 from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
 from lms3d.engine.step_model import ledger
 from lms3d.engine.tuning import SMALL_SHIFT, SMALLEST_SHARE
@@ -194,7 +203,7 @@ class _Reduction:
             ),
             returned=store.returned,
             swappable=may_go and known_rank and not any(paired(op, reader) for reader in readers),
-            recomputable=may_go and known_rank and not op.stateful and not is_random(op),
+            recomputable=may_go and not op.stateful and not is_random(op) and op.type not in CALLING_TYPES,
             seconds=op_seconds(self.graph, op, self.machine),
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,

@@ -27,7 +27,8 @@ from lms3d.engine import tuning
 from lms3d.engine.fusion import Program
 from lms3d.engine.hlo import temporary_bytes
 from lms3d.engine.tensorflow import functions, op_costs, probing, reading, speeds
-from lms3d.engine.tensorflow.capture import signature, size
+from lms3d.engine.tensorflow.bodies import size
+from lms3d.engine.tensorflow.capture import signature
 from lms3d.engine.tensorflow.probing import Cost
 
 log = logging.getLogger("lms3d")
