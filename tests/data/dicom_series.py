@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 from pathlib import Path
 
 import SimpleITK as sitk
@@ -11,6 +12,16 @@ _MR = "1.2.840.10008.5.1.4.1.1.4"
 
 def write(image: sitk.Image, folder: Path, number: int) -> None:
     """Writes a volume of int16 as a series of one file for each slice. number: of the series in its study."""
+    before = locale.setlocale(locale.LC_ALL)
+    try:
+        _write(image, folder, number)
+    finally:
+        locale.setlocale(
+            locale.LC_ALL, before
+        )  # ITK's writer of DICOM leaves "C", and Python then reads files as ASCII
+
+
+def _write(image: sitk.Image, folder: Path, number: int) -> None:
     folder.mkdir(parents=True)
     d = image.GetDirection()
     tags = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 import stat
@@ -131,7 +130,7 @@ def test_the_figure_of_a_training(run_dir, monkeypatch, names_hidden_here):
     volumes = SimpleNamespace(image=lambda _: np.zeros((4, 4, 4, 4)), truth=lambda _: np.zeros((4, 4, 4)),
                               schema=SimpleNamespace(regions={}))  # fmt: skip
     material = SimpleNamespace(cache=volumes, split=split.Split(training=("a",), validation=("Zoe Lindqvist",)))
-    brats.TASK.finish(run_dir, None, None, material, None)
+    brats.TASK.finish(run_dir, SimpleNamespace(data=run_dir), None, material, None)
     assert titles == [f"{pseudonyms.of('Zoe Lindqvist')} (validation)"]
 
 
@@ -152,4 +151,4 @@ def test_a_prediction_takes_no_text_over_from_a_scan(tmp_path):
     image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"Nakamura"))
     nib.save(image, tmp_path / "scan.nii")
     write_like(np.zeros((4, 5, 6)), tmp_path / "scan.nii", tmp_path / "labels.nii")
-    assert not names_in(gzip.decompress((tmp_path / "labels.nii").read_bytes()))
+    assert not names_in((tmp_path / "labels.nii").read_bytes())

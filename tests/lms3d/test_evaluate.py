@@ -352,7 +352,7 @@ def test_the_ceiling_is_what_a_perfect_network_of_the_resolution_has(tiny_brats,
     ]
     assert summary["mean_ceiling_hd95_area_mm"] == metric["ceiling"]
     shown = f"{float(summary['mean_hd95_area_mm']):.1f} ({float(metric['ceiling']):.1f})"
-    assert shown in next(line for line in told.splitlines() if line.startswith("| 16 | native | WT |"))
+    assert any(shown in line for line in told.splitlines() if line.startswith("| 16 | native | WT |"))
 
 
 def test_a_box_is_compared_with_a_cube_on_the_files_grid_alone_each_below_its_own_ceiling(tiny_brats, tmp_path):

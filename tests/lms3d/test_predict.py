@@ -240,7 +240,7 @@ def test_brains_that_the_box_of_the_run_cuts_off_are_told(run_dir, tiny_brats, t
     run.mkdir()
     options = BratsConfig(data=tiny_brats, box=(16, 16, 16), model="unet3d")
     material.prepare(options, run, False, World(), lambda *_: None)
-    assert f"note: 4 of 4 brains {told.format('BraTS20_Training_001')}" in capsys.readouterr().out
+    assert f"note: 4 of 4 cases {told.format('BraTS20_Training_001')}" in capsys.readouterr().out
 
 
 def test_cases_without_truth_are_segmented(run_dir, tiny_brats, tmp_path, capsys):

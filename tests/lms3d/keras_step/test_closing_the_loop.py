@@ -28,7 +28,7 @@ EPOCHS, ROUND = 4, COLD + WARM  # 5 steps each
 def deep_model() -> keras.Model:
     """Ten equal blocks: the more memory, the fewer of them are recomputed."""
     keras.utils.set_random_seed(5)
-    inputs = y = keras.Input((32, 32, 8))
+    inputs = y = keras.Input((64, 64, 8))
     for _ in range(10):
         y = keras.layers.Conv2D(16, 3, padding="same")(y)
         y = keras.layers.LeakyReLU()(y)
@@ -41,7 +41,7 @@ def deep_model() -> keras.Model:
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
     random = np.random.default_rng(1)
-    x, y = (random.normal(size=(10, 32, 32, c)).astype(np.float32) for c in (8, 2))
+    x, y = (random.normal(size=(10, 64, 64, c)).astype(np.float32) for c in (8, 2))
     return Trainer(deep_model(), x, y)
 
 
