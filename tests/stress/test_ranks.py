@@ -137,6 +137,7 @@ def test_a_job_that_hangs_or_fails_is_told(tmp_path, launcher, monkeypatch):
     launcher("sleep 60")
     with pytest.raises(ranks.Failed, match="has not ended"):
         ranks.finish(tmp_path, None, [])
+    monkeypatch.setattr(ranks, "HUNG_SECONDS", 60.0)
     launcher("exit 3")
     with pytest.raises(ranks.Failed, match="ended with code 3"):
         ranks.finish(tmp_path, None, [])
