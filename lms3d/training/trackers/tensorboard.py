@@ -1,11 +1,12 @@
-"""Scalars for TensorBoard, in the run folder. A resumed run adds a file."""
+"""Scalars for TensorBoard, in the run folder. A resumed run adds a file.
+
+TensorFlow is imported with the first row: `--tracker` is checked before TensorFlow is started.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-import tensorflow as tf
 
 from lms3d.errors import StorageError
 from lms3d.training.trackers import TrackedRun, Tracker
@@ -21,12 +22,16 @@ class TensorBoard(Tracker):
         self._writer: Any = None
 
     def log(self, row: Mapping[str, float]) -> None:
+        import tensorflow as tf
+
         try:
             self._write(row)
         except (OSError, tf.errors.OpError) as error:  # TensorFlow's names no path
             raise StorageError(f"{self._folder}: {error}") from error
 
     def _write(self, row: Mapping[str, float]) -> None:
+        import tensorflow as tf
+
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(str(self._folder))
         with self._writer.as_default(), tf.device("CPU:0"):

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -265,3 +266,12 @@ def wandb_records(content: bytes) -> Iterator[bytes]:
         if kind in (1, 4):
             yield record
             record = b""
+
+
+def test_trackers_are_checked_before_tensorflow_is_there():
+    """What imports it before `startup` prints its log, and takes away the choice of its pool."""
+    code = (
+        "import sys; from lms3d.training import trackers; trackers.require_installed(['tensorboard']); "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
