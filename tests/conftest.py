@@ -156,10 +156,10 @@ def file_seconds(test: str) -> int:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_collected_twice() -> Iterator[None]:
-    """What a module leaves for good, such as the graphs that TensorFlow holds, is left out of later collections, too. In a worker
-    that has run for half an hour one would else take seconds."""
-    yield
+def nothing_collected_twice() -> None:
+    """What earlier modules leave for good, such as the graphs that TensorFlow holds, is left out of later collections, too. In a
+    worker that has run for half an hour one would else take seconds. Not at a module's end, where pytest still holds what its last
+    test had."""
     gc.collect()
     gc.freeze()
 

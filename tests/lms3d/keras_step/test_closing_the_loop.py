@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ from lms3d.engine.engine import Engine, Prepared
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.tuning import COLD, WARM
 from lms3d.errors import DoesNotFit
-from lms3d.keras_step import adaptation
+from lms3d.keras_step import adaptation, on_device
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.step_runner import StepRunner
 from tests.lms3d.engine.small_models import Outcome, Trainer, tight_limit
@@ -36,6 +36,14 @@ def deep_model() -> keras.Model:
     model.compile(optimizer="adam", loss="mse", jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_else_on_the_device() -> Iterator[None]:
+    """What the tests before these have left would count, and another margin of it would be all the memory that a step needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_device, "_extra_bytes", lambda *_: 0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +102,7 @@ def roomy(prepared: Prepared) -> dict[str, Any]:
 
 
 def test_three_more_plans_at_most_and_the_same_numbers(trainer, without, limit, monkeypatch, tmp_path):
+    monkeypatch.setattr(tuning, "LEAST_SECONDS", 9.0)  # so short a run grants planning time for three plans, or four
     plans = measure(monkeypatch, roomy)
     peaks, begin = [], adaptation.Feedback.begin
 

@@ -27,14 +27,15 @@ class Started:
         options: Sequence[str],
         script: str,
         *arguments: str | Path,
-        launcher: Sequence[str] = (str(LAUNCHER),),
+        launcher: Sequence[str] = (),
     ) -> None:
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [*launcher, *options, sys.executable, script if script == "-m" else HERE / script, *arguments]
+        file = script if script == "-m" else HERE / script
+        command = [*(launcher or [str(LAUNCHER)]), *options, sys.executable, file, *arguments]
         self.log = log
-        with log.open("w") as file:
+        with log.open("w") as output:
             self.process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         self._seen: set[psutil.Process] = set()
 

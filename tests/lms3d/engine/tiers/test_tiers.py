@@ -60,13 +60,22 @@ def maps(folder: Path) -> int:
     return Path("/proc/self/maps").read_text().count(str(folder))
 
 
+def maps_go(folder: Path) -> bool:
+    """Whether nothing is mapped any more. The lane's threads let go of a file a moment after its last copy."""
+    for _ in range(500):
+        if not maps(folder):
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def test_a_closed_tier_holds_no_maps_although_functions_remain(tmp_path):
     tier = DiskTier(tmp_path)
     made = by_tflms(chain, tier)
     made.function(batch())
     assert maps(tmp_path)
     tier.close()
-    assert maps(tmp_path) == 0
+    assert maps_go(tmp_path)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -81,7 +90,7 @@ def test_files_go_with_the_last_function_that_swaps_to_them(tmp_path, mapped):
     del made
     gc.collect()
     assert folders(tmp_path) == []
-    assert maps(tmp_path) == 0
+    assert maps_go(tmp_path)
 
 
 def test_a_fork_leaves_its_parents_files_alone(tmp_path, monkeypatch):
