@@ -103,11 +103,11 @@ def add_data_options(parser: argparse.ArgumentParser, *, shown: bool = True) -> 
 
 
 def add_task_options(parser: argparse.ArgumentParser, *, planned: bool = False) -> None:
-    """Adds a group for each task with options of its own, and one for those that several share. ValueError if two tasks have
+    """Adds a group for each task with options of its own, and one for options that several share. ValueError if two tasks have
     different options of one name.
 
-    A task that wants an option of another inherits its class, or a class that both inherit. planned: add those alone on which a
-    plan depends (`Option.planned`).
+    A task that wants an option of another inherits its class, or a class that both inherit. planned: add only what a plan depends
+    on (`Option.planned`).
     """
     known: dict[str, Option] = {}
     owners: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ CASES = {
 
 
 def write(task: str, folder):
-    """A data set whose labels, channels and voxels are not those that a task assumes without data."""
+    """A data set whose labels, channels and voxels differ from what a task assumes without data."""
     if task == "segmentation":
         return write_nnunet(folder / "Dataset007_X", ORGANS, cases=4, spacing=(1.0, 1.0, 3.0))
     for number in range(4):

@@ -85,8 +85,8 @@ def preprocessing(options: BratsConfig) -> Preprocessing:
 
 
 def targets(options: BratsConfig, material: VolumeMaterial | None) -> Targets:
-    """The targets of the material; without one those of `options.data`, or those of the embedded data, unless the options name a
-    schema."""
+    """The targets of the material. Without one `options.data` decides, or else the schema that the options name, or the embedded
+    data."""
     from lms3d.data.brats.schema import schema_named
     from lms3d.data.volumes.targets import targets_of
 
