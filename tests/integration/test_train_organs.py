@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 import sys
 
 import pytest
@@ -40,14 +41,17 @@ def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_two_ranks_train_a_fold(tmp_path, environment, commands):  # noqa: F811
+def test_two_ranks_train_a_fold(tmp_path, environment):  # noqa: F811
     root = write_nnunet(tmp_path / "Dataset007_X", ABOUT, cases=6, values=(1, 2, 3))
     run = tmp_path / "run"
-    done = commands.run([
-        "-m", "lms3d.launch", "-np", 2, sys.executable, "-m", "lms3d.train", "--task", "segmentation", "--data", root,
-        "--box", "16x16x8", "--model", "resenc", "--preset", "S", "--levels", 2, "--folds", 3, "--fold", 1, "--epochs", 1,
-        "--distort", "all", "--output", run,
-    ], env=environment)  # fmt: skip
+    command = [
+        sys.executable, "-m", "lms3d.launch", "-np", 2, sys.executable, "-m", "lms3d.train", "--task", "segmentation",
+        "--data", root, "--box", "16x16x8", "--model", "resenc", "--preset", "S", "--levels", 2, "--folds", 3, "--fold", 1,
+        "--epochs", 1, "--distort", "all", "--output", run,
+    ]  # fmt: skip
+    done = subprocess.run(
+        [*map(str, command)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     assert "learns from 4 samples, validates on 2" in done.stdout
     whole = json.loads((run / "split.json").read_text())
