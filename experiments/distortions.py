@@ -64,7 +64,7 @@ def _sample(options: argparse.Namespace) -> Sample:
         image=normalise.image(normalisation, volumes, case_id),
         truth=truth,
         zero=mean / std,
-        background=np.zeros(len(mean), np.float32),
+        background=normalise.background(normalisation, volumes.entry(case_id)),
     )
 
 

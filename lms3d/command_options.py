@@ -52,16 +52,11 @@ def every(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for task in TASKS.names for name in getattr(TASKS[task].options, kind)))
 
 
-def _default(option: str, *, by_model: bool = False) -> str:
-    """ "(default: 128; for chexnet 224)": the usual default, and the default of each task that has another.
-
-    by_model: tasks are named by their networks.
-    """
+def _default(option: str) -> str:
+    """ "(default: 128; for chexnet 224)": the usual default, and the default of each task that has another."""
     kinds, usual = {name: TASKS[name].options for name in TASKS.names}, _usual(option)
     others = [
-        f"for {' or '.join(kind.models) if by_model else name} {_shown(getattr(kind, option))}"
-        for name, kind in kinds.items()
-        if getattr(kind, option) != usual
+        f"for {name} {_shown(getattr(kind, option))}" for name, kind in kinds.items() if getattr(kind, option) != usual
     ]
     return f"(default: {'; '.join([_shown(usual), *others])})"
 
@@ -80,17 +75,11 @@ def _shown(value: Any) -> str:
     return f"{value:.0e}".replace("e-0", "e-") if isinstance(value, float) else str(value)
 
 
-def add_model_options(
-    parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION, with_task: bool = True
-) -> None:
-    """Adds --model, --resolution, --batch-size and --precision. resolution: the check of its values.
-
-    with_task: the command has --task; otherwise the network tells the task.
-    """
+def add_model_options(parser: argparse.ArgumentParser, *, resolution: Callable[[str], Any] = _RESOLUTION) -> None:
+    """Adds --model, --resolution, --batch-size and --precision. resolution: the check of its values."""
     add = parser.add_argument_group("network").add_argument
-    default = _default("model") if with_task else f"(default: {_usual('model')})"
-    add("--model", choices=every("models"), help=f"network: {_by_task('models')} {default}")
-    sides, samples = (_default(option, by_model=not with_task) for option in ("resolution", "batch_size"))
+    add("--model", choices=every("models"), help=f"network: {_by_task('models')} {_default('model')}")
+    sides, samples = map(_default, ("resolution", "batch_size"))
     side = f"side of the cube or square that all data is resized to, a multiple of 16 {sides}"
     add("--resolution", type=resolution, metavar="N", help=side)
     add("--batch-size", type=cli.whole(1, 1 << 20), metavar="N", help=f"samples per step and rank {samples}")
@@ -98,24 +87,27 @@ def add_model_options(
     add("--precision", choices=PRECISIONS, help=formats)
 
 
-def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what to learn, and from which data."""
+def add_data_options(parser: argparse.ArgumentParser, *, shown: bool = True) -> None:
+    """Adds the options that say what to learn, and from which data. shown: whether a network is shown samples, under --augment."""
     add = parser.add_argument_group("data").add_argument
     tasks = ", or ".join(f"{name}, {TASKS[name].options.summary}" for name in TASKS.names)
     add("--task", choices=TASKS.names, help=f"what to learn: {tasks} (default: {DEFAULT_TASK})")
     folder = "folder of an unpacked data set: BraTS, nnU-Net, Decathlon, ChestX-ray14; or a manifest (default: an artificial set)"
     add("--data", type=cli.path, metavar="DIR", help=folder)
+    if not shown:
+        return
     turned = (
         "show training samples under random symmetries: of the cube, or an image and its mirror image (default: on)"
     )
     add("--augment", action=argparse.BooleanOptionalAction, help=turned)
 
 
-def add_task_options(parser: argparse.ArgumentParser) -> None:
-    """Adds a group for each task with options of its own, and one for those that several share. ValueError if two tasks have
+def add_task_options(parser: argparse.ArgumentParser, *, planned: bool = False) -> None:
+    """Adds a group for each task with options of its own, and one for options that several share. ValueError if two tasks have
     different options of one name.
 
-    A task that wants an option of another inherits its class, or a class that both inherit.
+    A task that wants an option of another inherits its class, or a class that both inherit. planned: add only what a plan depends
+    on (`Option.planned`).
     """
     known: dict[str, Option] = {}
     owners: dict[str, list[str]] = {}
@@ -125,7 +117,8 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
                 raise ValueError(
                     f"task {task!r}: {flag(name)} is an option of another task; inherit it, or choose another name"
                 )
-            owners.setdefault(name, []).append(task)
+            if option.planned or not planned:
+                owners.setdefault(name, []).append(task)
     for tasks in dict.fromkeys(map(tuple, owners.values())):
         title = (
             f"task {tasks[0]} ({TASKS[tasks[0]].options.summary})" if len(tasks) == 1 else f"tasks {', '.join(tasks)}"
@@ -133,6 +126,16 @@ def add_task_options(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument_group(title).add_argument
         for name in (name for name, having in owners.items() if tuple(having) == tasks):
             add(flag(name), **known[name].arguments)
+
+
+def add_step_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --loss, --accumulate and --ema: what a training step computes and keeps beside the network."""
+    add = parser.add_argument_group("training step").add_argument
+    add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
+    together = "change the weights once in N steps, by the mean of their gradients (default: 1)"
+    add("--accumulate", type=cli.whole(1), metavar="N", help=together)
+    mean = "validate and keep a moving average of the weights with this decay, such as 0.999 (default: the weights themselves)"
+    add("--ema", type=cli.number(0, 1), metavar="DECAY", help=mean)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +149,6 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--validation-steps", type=cli.whole(1), metavar="N", help=validated)
     wide = "samples per validation step (default: the training batch)"
     add("--validation-batch-size", type=cli.whole(1, 1 << 20), metavar="N", help=wide)
-    add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
     rate = (
         f"Adam's on one rank; N ranks take N times as much; lowered when validation stalls {_default('learning_rate')}"
     )
@@ -157,10 +159,6 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--gradient-compression", choices=("none", "fp16"), help=compression)
     falls = "learning rate: lowered when validation stalls, or along a cosine to a hundredth (default: plateau)"
     add("--schedule", choices=("plateau", "cosine"), help=falls)
-    together = "change the weights once in N steps, by the mean of their gradients (default: 1)"
-    add("--accumulate", type=cli.whole(1), metavar="N", help=together)
-    mean = "validate and keep a moving average of the weights with this decay, such as 0.999 (default: the weights themselves)"
-    add("--ema", type=cli.number(0, 1), metavar="DECAY", help=mean)
     weights = "weights to start from, such as ImageNet's (default: random ones)"
     add("--weights", type=cli.path, metavar="FILE", help=weights)
     add(

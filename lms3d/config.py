@@ -34,6 +34,8 @@ class Option:
     """The keyword arguments of `argparse.ArgumentParser.add_argument`."""
     predicts: bool
     """Whether a prediction depends on it: then a package keeps it (`lms3d.tasks.packages`)."""
+    planned: bool
+    """Whether the network, its input or its loss depends on it: then `lms3d.plan` has it, too."""
 
     @property
     def possible(self) -> tuple[Any, ...] | None:
@@ -41,13 +43,15 @@ class Option:
         return self.arguments.get("choices")
 
 
-def option(default: Any, help: str, *, before: Any = _SAME, predicts: bool = False, **arguments: Any) -> Any:
+def option(
+    default: Any, help: str, *, before: Any = _SAME, predicts: bool = False, planned: bool = False, **arguments: Any
+) -> Any:  # fmt: skip
     """A field of a task's options: `name: int = option(3, "...", type=cli.whole(1), metavar="N")` is `--name N`, too.
 
     help, arguments: see `argparse.ArgumentParser.add_argument`. before: the value in runs that are older than the option; by
-    default it is the value in new runs. predicts: whether a prediction depends on the option.
+    default it is the value in new runs. predicts, planned: see `Option`.
     """
-    shown = Option(arguments={**arguments, "help": help}, predicts=predicts)
+    shown = Option(arguments={**arguments, "help": help}, predicts=predicts, planned=planned)
     return field(default=default, metadata={"option": shown} | ({} if before is _SAME else {"before": before}))
 
 

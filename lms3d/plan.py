@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, command_options, console, errors, tasks
 from lms3d.cli import LONGEST_SIDE
-from lms3d.config import TrainConfig
+from lms3d.config import TrainConfig, flag
+from lms3d.data import pseudonyms
 from lms3d.errors import InputError
 from lms3d.files import writable_folder
 from lms3d.tasks import TASKS
@@ -29,13 +30,18 @@ ELSEWHERE_REFUSED = (
     "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
 )  # fmt: skip
 """Options that do not go with --machine, which compares methods."""
+LARGEST_REFUSED = ("resolution", "box", "patch", "spacing")
+"""Options that do not go with --largest, which tries cubes."""
+OF_THE_STEP = ("precision", "loss", "accumulate", "ema")
+"""Options that a saved model has answered."""
 
 _DESCRIPTION = """\
 Show what LMS would do: trace the training step, plan it for the memory limit, and print the decision for each tensor.
-Nothing is trained and no data is read. The limit need not exist on this machine.
+Nothing is trained. Of --data only headers are read. The limit need not exist on this machine.
 
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
+  python -m lms3d.plan --task segmentation --data ~/Dataset017_Liver --box 128x160x96 --model resenc --memory-limit 8GiB
   python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why conv3d_4   # why is this tensor recomputed?
   python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
@@ -67,6 +73,7 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _choose(given: dict[str, Any]) -> None:
     """Answers for the machine that this runs on, or for the one that --machine names."""
+    pseudonyms.start(given.pop("anonymous", False))
     if given.pop("list_machines", False):
         _list_machines()
     elif "machine" in given:
@@ -88,14 +95,12 @@ def _on_machine(given: dict[str, Any]) -> None:
     from lms3d.machines import files
 
     name, largest = given.pop("machine"), given.pop("largest", False)
-    refused = (*ELSEWHERE_REFUSED, *(("resolution",) if largest else ()))
+    refused = (*ELSEWHERE_REFUSED, *(LARGEST_REFUSED if largest else ()))
     for option in refused:
         if option in given:
-            raise InputError(
-                f"--{option.replace('_', '-')} is not for --machine{' --largest' if largest else ''}; leave it out"
-            )
+            raise InputError(f"{flag(option)} is not for --machine{' --largest' if largest else ''}; leave it out")
     machine = None if name == files.HERE else files.load(name)
-    options = tasks.chosen(given)
+    options = _options(given)
     if machine is not None and options.precision != "float32":
         raise InputError(f"--precision {options.precision}: the rates of --machine are those of float32; leave it out")
     with console.quiet_native_log():  # it imports TensorFlow
@@ -117,7 +122,7 @@ def _run(given: dict[str, Any]) -> None:
     size: int | None = given.get("resolution")
     if saved is not None:
         _refuse_beside_saved_model(given)
-    options = tasks.chosen(given)
+    options = _options(given)
     title = f"{saved.name}, batch {options.batch_size}" if saved is not None else _title(options)
     title += "" if mapped else ", swapped tensors copied back"
     _refuse_without_use(options, mapped, limits, why)
@@ -140,6 +145,14 @@ def _run(given: dict[str, Any]) -> None:
         _sweep(planned, options, plan, limits, title, output)
     if options.lms:
         needs.require_fit(options, planned.report)
+
+
+def _options(given: dict[str, Any]) -> TrainConfig:
+    """The options as `lms3d.train` would take them. InputError for --data if no step depends on it."""
+    options = tasks.chosen(given)
+    if options.data is not None and not TASKS[options.task].planned_by_data:
+        raise InputError(f"--data: a step of --task {options.task} is the same for any data; leave it out")
+    return options
 
 
 def _refuse_without_use(options: TrainConfig, mapped: bool, limits: int | None, why: str | None) -> None:
@@ -186,9 +199,11 @@ def _title(options: TrainConfig) -> str:
 
 
 def _refuse_beside_saved_model(given: dict[str, Any]) -> None:
-    for name, why in (("model", "names another network"), ("precision", "is part of the saved model")):
+    of_tasks = (name for task in TASKS.names for name, one in TASKS[task].options.own().items() if one.planned)
+    for name in ("task", "data", "model", *of_tasks, *OF_THE_STEP):
         if name in given:
-            raise InputError(f"--{name} {why}; leave it out, or --keras-model")
+            why = "is part of the saved model" if name in OF_THE_STEP else "describes another network"
+            raise InputError(f"{flag(name)} {why}; leave it out, or --keras-model")
 
 
 def _planned_saved(
@@ -274,7 +289,10 @@ def _sweep(
 
 def _parser() -> cli.Parser:
     parser = cli.Parser(prog="python -m lms3d.plan", description=_DESCRIPTION, epilog=_EPILOG)
-    command_options.add_model_options(parser, resolution=cli.whole(1, LONGEST_SIDE), with_task=False)
+    command_options.add_data_options(parser, shown=False)
+    command_options.add_model_options(parser, resolution=cli.whole(1, LONGEST_SIDE))
+    command_options.add_task_options(parser, planned=True)
+    command_options.add_step_options(parser)
     command_options.add_memory_options(parser)
     parser.add_argument(
         "--keras-model", type=cli.path, metavar="FILE",
@@ -293,6 +311,7 @@ def _parser() -> cli.Parser:
         help="explain the decision on one tensor instead: who makes and reads it, when it is in memory, and what it would cost to "
         "swap it, to compute it again and to keep it; a name, or a part of one",
     )  # fmt: skip
+    cli.add_anonymous_option(parser)
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")
     parser.add_argument("--list-machines", action="store_true", help="name the machines, and stop")
     parser.add_argument(

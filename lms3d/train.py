@@ -111,6 +111,7 @@ def _parser() -> cli.Parser:
     command_options.add_data_options(parser)
     command_options.add_model_options(parser)
     command_options.add_task_options(parser)
+    command_options.add_step_options(parser)
     command_options.add_training_options(parser)
     command_options.add_memory_options(parser)
     command_options.add_run_options(parser)

@@ -150,11 +150,13 @@ def test_five_lines_of_keras_need_no_extra(installed, tmp_path):
     try:
         done = run(installed / "python", "-c", FIVE_LINES, cwd=tmp_path)
         missing = run(installed / "lms3d", "prepare", "nothing", cwd=tmp_path)
+        completion = run(installed / "lms3d", "completion", "bash", cwd=tmp_path)
     finally:
         (packages / "sitecustomize.py").unlink()
     assert (done.returncode, done.stdout.split()) == (0, ["True"]), done.stderr
+    assert (completion.returncode, "skip-bad" in completion.stdout) == (0, True), completion.stderr
     assert missing.returncode == 2
-    assert missing.stderr.startswith("lms3d: error: the package ")
+    assert missing.stderr.startswith("data.prepare: error: the package ")
     assert "is not installed; expected those of the extra `imaging`: pip install 'lms3d[imaging]'" in missing.stderr
 
 

@@ -5,25 +5,17 @@ from __future__ import annotations
 import numpy as np
 import SimpleITK as sitk
 
-from lms3d.data.brats.schema import CHANNELS
-
 N4_CHANNELS = ("t1", "t1ce", "t2")
 """The channels that are corrected. FLAIR is not, since N4 would take part of the oedema for a bias field."""
 
 _SHRINK = 4  # the field is smooth, so it is fitted on every fourth voxel and applied to all
 
 
-def correct_bias(images: np.ndarray) -> np.ndarray:
-    """A copy of the images (X, Y, Z, 4) in which N4_CHANNELS are corrected."""
-    corrected = images.astype(np.float32)
-    for index, channel in enumerate(CHANNELS):
-        if channel in N4_CHANNELS and corrected[..., index].any():
-            corrected[..., index] = _without_bias(corrected[..., index])
-    return corrected
-
-
-def _without_bias(array: np.ndarray) -> np.ndarray:
-    """One channel (X, Y, Z) divided by its bias field. Zeros stay exact zeros."""
+def correct_bias(array: np.ndarray) -> np.ndarray:
+    """One channel (X, Y, Z) divided by its bias field, float32. Zeros stay exact zeros. A blank channel stays as it is."""
+    array = array.astype(np.float32, copy=False)
+    if not array.any():
+        return array
     mask = array > 1e-5
     image = sitk.GetImageFromArray(np.ascontiguousarray(array))
     n4 = sitk.N4BiasFieldCorrectionImageFilter()

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.data.brats.bias_field import correct_bias
+from lms3d.data.brats.bias_field import N4_CHANNELS, correct_bias
+from lms3d.data.brats.schema import CHANNELS
 from lms3d.data.volumes import preprocess
 
 
@@ -35,8 +36,8 @@ class Preprocessing(preprocess.Preprocessing):
             "anti_alias": self.anti_alias,
         }
 
-    def corrected(self, images: np.ndarray) -> np.ndarray:
-        return correct_bias(images) if self.n4 else images
+    def corrected(self, channel: np.ndarray, index: int) -> np.ndarray:
+        return correct_bias(channel) if self.n4 and CHANNELS[index] in N4_CHANNELS else channel
 
 
 def cube(resolution: int, **more: Any) -> Preprocessing:

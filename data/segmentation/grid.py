@@ -49,13 +49,13 @@ class Grid(preprocess.Preprocessing):
         return smallest(images)
 
     def facts(
-        self, images: np.ndarray, truth: np.ndarray | None, grid: np.ndarray, schema: LabelSchema
+        self, images: np.ndarray, truth: np.ndarray | None, stored: np.ndarray, scale: np.ndarray, schema: LabelSchema
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The shape, the smallest and the largest value of each channel, and intensities of the foreground."""
         numbers = {
-            "shape": list(grid.shape[:3]),
-            "least": grid.min(axis=(0, 1, 2)).tolist(),
-            "most": grid.max(axis=(0, 1, 2)).tolist(),
+            "shape": list(stored.shape[:3]),
+            "least": (stored.min(axis=(0, 1, 2)) * scale).tolist(),
+            "most": (stored.max(axis=(0, 1, 2)) * scale).tolist(),
         }
         if truth is None:
             return {**numbers, "samples": 0}, {}

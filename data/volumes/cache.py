@@ -12,9 +12,6 @@ It follows rules CACHE-1, -2 and -3 of `lms3d.data.files`.
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import math
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -29,22 +26,18 @@ from lms3d.common.disk import cache_directory
 from lms3d.data import files
 from lms3d.data.errors import DataError
 from lms3d.data.files import Progress
-from lms3d.data.volumes.case import Case, header_of, load_images, load_truth, require_usable
-from lms3d.data.volumes.checksums import Checksums
-from lms3d.data.volumes.geometry import Geometry, foreground_box
-from lms3d.data.volumes.header import GZIP
+from lms3d.data.volumes import entries
+from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.checksums import data_fingerprint
+from lms3d.data.volumes.entries import BAD, REPAIR
+from lms3d.data.volumes.geometry import Geometry
 from lms3d.data.volumes.labels import LabelSchema
-from lms3d.data.volumes.preprocess import Preprocessing, to_grid
+from lms3d.data.volumes.preprocess import Preprocessing
 from lms3d.data.workers import run_all
 
 _FORMAT = 2  # raise it when a change of the preprocessing changes the stored arrays
-_SAMPLE_BYTES = 4096
-_NOTHING = (errno.ENOENT, errno.ELOOP)  # a link to nothing, or to itself
-_LEAST_STD = 1e-4  # a share of the mean; a modality with one value everywhere must not become infinite
-_REPAIR = "delete the folder of this entry and run again"
 _REPAIR_INDEX = "delete it and run again"
-LEAVE_OUT = "python -m lms3d.data.prepare DATA --skip-bad"
-_INDEX, _SKIPPED, _BAD = "index.json", "skipped.csv", ".bad"
+_INDEX, _SKIPPED = "index.json", "skipped.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +123,8 @@ class Cache:
                     f"{self.directory}: found no case {case_id!r}; expected one of {len(self.ids)} cases "
                     f"({self.ids[0]}, ...); check that the run belongs to this data set"
                 )
-            path = self.directory / case_id / "entry.json"
-            entry = files.read_json(path, advice=_REPAIR, keys=_ENTRY)
-            self._entries[case_id] = _checked(path, entry, len(self.channels))
+            path = self.directory / case_id / entries.NAME
+            self._entries[case_id] = entries.read(path, len(self.channels))
         return self._entries[case_id]
 
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -141,15 +133,15 @@ class Cache:
             # Not memory-mapped: its page faults would look like those of lms3d's swap files, which call for a sync.
             array = np.load(path, allow_pickle=False)
         except Exception as error:  # NumPy raises many kinds, and MemoryError if a damaged header claims a huge array
-            raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {_REPAIR}") from None
+            raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {REPAIR}") from None
         if array.shape != shape or array.dtype != dtype:
             raise DataError(
-                f"{path}: found {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}; {_REPAIR}"
+                f"{path}: found {array.dtype}{list(array.shape)}; expected {np.dtype(dtype)}{list(shape)}; {REPAIR}"
             )
         if path not in self._verified:  # once per process
             if zlib.crc32(np.ascontiguousarray(array).data) != self.entry(case_id)["files"][name]["crc32"]:
                 raise DataError(
-                    f"{path}: found a damaged cache entry (wrong checksum); expected what was written; {_REPAIR}"
+                    f"{path}: found a damaged cache entry (wrong checksum); expected what was written; {REPAIR}"
                 )
             self._verified.add(path)
         return array
@@ -195,56 +187,18 @@ def build(
 
 def _require_free_names(cases: Sequence[Case]) -> None:
     """DataError for a case with the name of one of the cache's own files beside the entries."""
-    taken = {_INDEX, _SKIPPED, *(f"{case.id}{_BAD}" for case in cases)}
+    taken = {_INDEX, _SKIPPED, *(f"{case.id}{BAD}" for case in cases)}
     if case := next((case for case in cases if case.id in taken), None):
         raise DataError(
             f"{case.files[0]}: found a case called {case.id}, as a file of the cache is; expected another name; give the case one"
         )
 
 
-def data_fingerprint(cases: Sequence[Case]) -> str:
-    """A digest of the content of a data set, in hexadecimal. It is the same wherever the set lies and however it was copied.
-
-    It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
-    they show every change; an uncompressed file has none, so it is read whole (`checksums`). A link to nothing counts as such, and
-    is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
-    would differ.
-    """
-    digest = hashlib.sha256(b"format 1")
-    with Checksums(path for case in cases for path in case.files) as checksums:
-        for case in sorted(cases, key=lambda case: case.id):
-            digest.update(
-                repr((case.id, sorted(case.volumes.items()) if case.volumes else None, *case.absent)).encode()
-            )
-            for path in case.files:
-                digest.update(_file_sample(path, checksums))
-    return digest.hexdigest()
-
-
-def _file_sample(path: Path, checksums: Checksums) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, 2)
-            pieces = [f"{path.name} {size}".encode(errors="surrogateescape")]
-            for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):
-                stream.seek(start)
-                pieces.append(stream.read(_SAMPLE_BYTES))
-        if not pieces[1].startswith(GZIP):
-            pieces.append(str(checksums.of(path)).encode())
-    except OSError as error:
-        if error.errno not in _NOTHING:
-            raise DataError(
-                f"{path}: found {error.strerror}; expected a readable file; check its permissions and the disk"
-            ) from None
-        pieces = [f"{path.name} {error.strerror}".encode(errors="surrogateescape")]
-    return b"\0".join(pieces)
-
-
 def _is_complete(cache: Cache) -> bool:
     index = cache.directory / _INDEX
     if not index.is_file():
         return False
-    return all(_is_sound(cache.directory / name) for name in set(cache.ids) - set(_skipped(index)))
+    return all(entries.is_sound(cache.directory / name) for name in set(cache.ids) - set(_skipped(index)))
 
 
 def _skipped(index: Path) -> dict[str, str]:
@@ -267,58 +221,30 @@ def _without_skipped(cache: Cache) -> Cache:
     return replace(cache, ids=ids, skipped=skipped)
 
 
-_FIGURES = ("scale", "mean", "std", "brain_mean", "brain_std")
-_ENTRY = ("geometry", *_FIGURES, "files")
-
-
-def _checked(path: Path, entry: dict[str, Any], channels: int) -> dict[str, Any]:
-    """The entry. DataError if its values are not such as `_content` writes."""
-    try:
-        Geometry.from_json(entry["geometry"])
-        figures = np.array([entry[name] for name in _FIGURES], float)
-        checksums = [about["crc32"] for about in entry["files"].values()]
-        corners = np.array(entry.get("brain", np.zeros((2, 3))), int)
-        right = figures.shape == (len(_FIGURES), channels) and np.isfinite(figures).all() and corners.shape == (2, 3)
-        if not (right and "image.npy" in entry["files"] and all(isinstance(crc32, int) for crc32 in checksums)):
-            raise ValueError("figures of another kind")
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise DataError(
-            f"{path}: found a damaged cache entry ({error}); expected what was written; {_REPAIR}"
-        ) from None
-    return entry
-
-
-def _is_sound(entry: Path) -> bool:
-    """Whether the files of an entry have the right sizes (CACHE-3)."""
-    try:
-        stored = files.read_json(entry / "entry.json", advice=_REPAIR)["files"]
-        return all((entry / name).stat().st_size == about["bytes"] for name, about in stored.items())
-    except (DataError, OSError, KeyError, TypeError, AttributeError, ValueError):
-        return False
-
-
 def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | None, progress: Progress | None) -> None:
     """Makes the missing entries, then the index. The lock is held."""
     index = cache.directory / _INDEX
     earlier = _skipped(index) if index.is_file() else _skipped_on_other_grids(cache)
-    missing = [case for case in cases if case.id not in earlier and not _is_sound(cache.directory / case.id)]
+    missing = [case for case in cases if case.id not in earlier and not entries.is_sound(cache.directory / case.id)]
     for case in missing if not skip_bad else ():  # before an hour is spent on other cases
         require_usable(case)
     voxel_bytes = 2 * len(cache.channels) + 1  # float16 per channel, and the truth
-    files.require_space(cache.directory, voxel_bytes * sum(_voxels(cache.preprocessing, case) for case in missing))
+    files.require_space(
+        cache.directory, voxel_bytes * sum(entries.voxels(cache.preprocessing, case) for case in missing)
+    )
     items = [(case, cache.schema, cache.preprocessing, cache.directory / case.id, skip_bad) for case in missing]
     what = f"preprocessing to {cache.preprocessing.in_words}"
-    run_all(make_entry, items, workers=workers, progress=progress, what=what)
+    run_all(entries.make, items, workers=workers, progress=progress, what=what)
     skipped = earlier | {
-        case.id: (cache.directory / f"{case.id}{_BAD}").read_text(encoding="utf-8")
+        case.id: (cache.directory / f"{case.id}{BAD}").read_text(encoding="utf-8")
         for case in missing
-        if (cache.directory / f"{case.id}{_BAD}").is_file()
+        if (cache.directory / f"{case.id}{BAD}").is_file()
     }
     with files.reported_writes(cache.directory):
         if skipped:
             files.write_table(cache.directory / _SKIPPED, [("case", "reason"), *sorted(skipped.items())])
         for case_id in skipped:  # before the index is written, since a finished cache is not cleaned
-            (cache.directory / f"{case_id}{_BAD}").unlink(missing_ok=True)
+            (cache.directory / f"{case_id}{BAD}").unlink(missing_ok=True)
         _write_index(cache, skipped)
 
 
@@ -343,80 +269,3 @@ def _write_index(cache: Cache, skipped: Mapping[str, str]) -> None:
         "skipped": skipped,
     }
     files.write_json(cache.directory / _INDEX, index)
-
-
-def make_entry(case: Case, schema: LabelSchema, how: Preprocessing, target: Path, skip_bad: bool = False) -> None:
-    """Reads, checks and preprocesses one case, and writes its entry. Runs in a worker.
-
-    skip_bad: if the case cannot be used, write the reason to a file beside `target`.
-    """
-    try:
-        entry, arrays = _content(case, schema, how)
-    except DataError as error:
-        if not skip_bad:
-            advice = "" if LEAVE_OUT in str(error) else f", or leave the case out ({LEAVE_OUT})"
-            raise DataError(f"{error}{advice}") from None
-        with files.reported_writes(target.parent), files.new_file(target.with_name(target.name + _BAD)) as temporary:
-            temporary.write_text(str(error), encoding="utf-8", errors="backslashreplace")
-        return
-    with files.reported_writes(target), files.new_directory(target) as temporary:
-        for name, array in arrays.items():
-            np.save(temporary / name, array)
-            size = (temporary / name).stat().st_size
-            entry["files"][name] = {"bytes": size, "crc32": zlib.crc32(np.ascontiguousarray(array).data)}
-        files.write_json(temporary / "entry.json", entry)
-
-
-def _content(case: Case, schema: LabelSchema, how: Preprocessing) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """(entry.json of a case without its files, file name -> array)."""
-    images, affine = load_images(case)
-    how.require_room(images.shape, affine, case.files[0])
-    truth = load_truth(case, schema, images.shape[:3], affine)
-    grid, small_truth, geometry = to_grid(images, truth, affine, how)
-    brain_box = foreground_box(images)
-    stored, scale = _to_float16(grid)
-    restored = stored.astype(np.float64) * scale
-    brain = restored[stored.any(axis=-1)]
-    facts, more = how.facts(images, truth, restored, schema)
-    entry: dict[str, Any] = {
-        "id": case.id,
-        "geometry": geometry.to_json(),
-        "brain": [list(brain_box.lower), list(brain_box.upper)],
-        "scale": scale.tolist(),
-        "mean": restored.mean(axis=(0, 1, 2)).tolist(),
-        "std": np.where(stored.any(axis=(0, 1, 2)), restored.std(axis=(0, 1, 2)), 1.0).tolist(),
-        "brain_mean": brain.mean(axis=0).tolist(),
-        "brain_std": _deviation(brain).tolist(),
-        "files": {},
-        **facts,
-    }
-    return entry, {"image.npy": stored} | ({} if small_truth is None else {"truth.npy": small_truth}) | more
-
-
-def _voxels(how: Preprocessing, case: Case) -> int:
-    """The voxels of a case on the network's grid, at most."""
-    if how.shape is not None:
-        return math.prod(how.shape)
-    try:
-        header = header_of(case)
-    except DataError:  # it is reported when the case is read
-        return 0
-    return math.prod(how.grid_shape(header.shape[:3], header.affine))
-
-
-def _deviation(brain: np.ndarray) -> np.ndarray:
-    """The standard deviations (C,) of voxels (n, C), to divide by. 1 for an absent channel, whose voxels are all 0."""
-    least = _LEAST_STD * np.abs(brain.mean(axis=0))
-    return np.where(brain.any(axis=0), np.maximum(brain.std(axis=0), least), 1.0)
-
-
-def _to_float16(grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A grid (A, B, C, channels) divided by the scale, in float16, and the scale (channels,).
-
-    The scale is a power of two per channel that brings the largest value to 16,384-32,768. So nothing overflows (float16 ends at
-    65,504), and the division itself is exact. The relative error of 2^-11 is a hundredth of the noise in such images.
-    """
-    largest = np.abs(grid).max(axis=(0, 1, 2))
-    largest = np.maximum(np.where(largest > 0, largest, 1), np.finfo(np.float32).tiny)
-    scale = np.exp2(np.ceil(np.log2(largest)) - 15)
-    return (grid / scale.astype(np.float32)).astype(np.float16), scale

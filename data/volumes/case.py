@@ -30,7 +30,7 @@ class Case:
     images: Mapping[str, Path]
     """Channel -> file, for each of `channels` except the absent ones (`absent`) and the missing ones (see `problem`)."""
     channels: tuple[str, ...] = ()
-    """The channels in the order of the data set's images. By default those of `images`."""
+    """The channels in the order of the data set's images. By default the keys of `images`."""
     truth: Path | None = None
     """The label map; None for a case that is only to be predicted."""
     other_truths: tuple[Path, ...] = ()
@@ -77,7 +77,10 @@ def require_usable(case: Case) -> None:
 
 
 def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """The images, (X, Y, Z, C) float32 in the order of `case.channels`, and the affine of the first, (4, 4) float64."""
+    """The images, (X, Y, Z, C) float32 in the order of `case.channels`, and the affine of the first, (4, 4) float64.
+
+    In memory one channel lies behind the other, so that each can be taken out without a copy.
+    """
     require_usable(case)
     if case.volumes is not None:
         return _load_stacked(case, [case.volumes[channel] for channel in case.channels])
@@ -88,7 +91,7 @@ def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:
         array, header = volume.read_volume(path, np.float32)
         if images is None:
             first = header
-            images = np.zeros((*first.shape, len(case.channels)), np.float32)
+            images = np.moveaxis(np.zeros((len(case.channels), *first.shape), np.float32), 0, -1)
         placed = _as_in(path, array, header, first.affine, first.shape, present[0], first.oriented)
         images[..., case.channels.index(channel)] = placed
     assert images is not None
@@ -101,7 +104,7 @@ def load_truth(
 ) -> np.ndarray | None:
     """The label map (X, Y, Z) uint8; None for a case without one.
 
-    shape, affine (4, 4): those of the images, if the caller knows them. DataError for a value outside `schema`.
+    shape, affine (4, 4): of the images, if the caller knows them. DataError for a value outside `schema`.
     """
     if case.truth is None:
         return None
@@ -163,7 +166,8 @@ def _load_stacked(case: Case, order: list[int]) -> tuple[np.ndarray, np.ndarray]
             "check that the file belongs to this data set",
         )  # fmt: skip
     array, header = volume.read(path, np.float32)
-    images = np.ascontiguousarray(array.reshape(*shape[:3], len(order))[..., order])
+    array = array.reshape(*shape[:3], len(order))
+    images = array if order == list(range(len(order))) else array[..., order]
     _require_content(path, images, case)
     return images, header.affine
 

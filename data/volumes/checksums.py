@@ -1,22 +1,27 @@
-"""Checksums of whole files, each read once: they are remembered until a file's size or time changes.
+"""Checksums of whole files, each read once: they are remembered until a file's size or time changes. The fingerprint of a data set.
 
 <cache root>/checksums/<digest of the paths>.json      path -> size, modification time in ns, CRC-32
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lms3d.common.disk import cache_directory
 from lms3d.data import files
 from lms3d.data.errors import DataError
+from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.header import GZIP
 
 _CHUNK_BYTES = 1 << 22
+_SAMPLE_BYTES = 4096
+_NOTHING = (errno.ENOENT, errno.ELOOP)  # a link to nothing, or to itself
 _SETTLED_NS = 2 * 10**9  # a younger file may change again without another time
 
 
@@ -66,3 +71,41 @@ def _crc32(path: Path) -> int:
         while chunk := stream.read(_CHUNK_BYTES):
             checksum = zlib.crc32(chunk, checksum)
     return checksum
+
+
+def data_fingerprint(cases: Sequence[Case]) -> str:
+    """A digest of the content of a data set, in hexadecimal. It is the same wherever the set lies and however it was copied.
+
+    It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
+    they show every change; an uncompressed file has none, so it is read whole (`Checksums`). A link to nothing counts as such, and
+    is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
+    would differ.
+    """
+    digest = hashlib.sha256(b"format 1")
+    with Checksums(path for case in cases for path in case.files) as checksums:
+        for case in sorted(cases, key=lambda case: case.id):
+            digest.update(
+                repr((case.id, sorted(case.volumes.items()) if case.volumes else None, *case.absent)).encode()
+            )
+            for path in case.files:
+                digest.update(_file_sample(path, checksums))
+    return digest.hexdigest()
+
+
+def _file_sample(path: Path, checksums: Checksums) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            pieces = [f"{path.name} {size}".encode(errors="surrogateescape")]
+            for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):
+                stream.seek(start)
+                pieces.append(stream.read(_SAMPLE_BYTES))
+        if not pieces[1].startswith(GZIP):
+            pieces.append(str(checksums.of(path)).encode())
+    except OSError as error:
+        if error.errno not in _NOTHING:
+            raise DataError(
+                f"{path}: found {error.strerror}; expected a readable file; check its permissions and the disk"
+            ) from None
+        pieces = [f"{path.name} {error.strerror}".encode(errors="surrogateescape")]
+    return b"\0".join(pieces)

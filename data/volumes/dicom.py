@@ -8,7 +8,7 @@
                                /<case>/<channel>.nii.gz
 
 DICOM-1 All series of a case are on the grid of its first channel in sorted order: others are resampled linearly, and none is
-        registered.
+        registered. Beyond a series lies its smallest value: air in a CT, whose 0 is water.
 DICOM-2 No tag of a file goes into a NIfTI file: neither names nor dates.
 """
 
@@ -75,7 +75,8 @@ def _convert(channels: Mapping[str, Path], target: Path) -> None:
         image = sitk.Cast(_read(folder), sitk.sitkFloat32)
         grid = grid or image
         if not _same_grid(image, grid):
-            image = sitk.Resample(image, grid, sitk.Transform(), sitk.sitkLinear, 0.0)
+            beyond = float(sitk.GetArrayViewFromImage(image).min())
+            image = sitk.Resample(image, grid, sitk.Transform(), sitk.sitkLinear, beyond)
         for key in image.GetMetaDataKeys():
             image.EraseMetaData(key)
         sitk.WriteImage(image, str(target / f"{channel}.nii.gz"))
@@ -125,7 +126,7 @@ def _as_text(series: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, st
 
 def _fingerprint(folder: Path) -> str:
     """A digest of the folder's place, and of the names, sizes and times of its files."""
-    digest = hashlib.sha256(b"format 1" + os.fsencode(folder.resolve()))
+    digest = hashlib.sha256(b"format 2" + os.fsencode(folder.resolve()))
     for path in sorted(_files(folder)):
         about = path.stat()
         digest.update(repr((str(path.relative_to(folder)), about.st_size, about.st_mtime_ns)).encode())

@@ -4,7 +4,7 @@
     def noise(sample, random): ...
 
 Each distortion draws from a random stream of its own, so that adding one to a run changes no other. Intensities are changed only
-inside the brain, where any channel differs from the background. The ranges are like those of nnU-Net (Isensee et al., Nature
+inside the brain, where any channel differs from the background. The ranges are like nnU-Net's (Isensee et al., Nature
 Methods 2021) and TorchIO (Perez-Garcia et al. 2021). `python -m experiments.distortions` draws each.
 """
 
@@ -43,13 +43,13 @@ class Sample:
     truth: np.ndarray
     """The label map, (A, B, C) uint8."""
     zero: np.ndarray
-    """The mean / std of the normalisation, (channels,). image + zero is proportional to the scanner's intensities."""
+    """(channels,). image + zero is proportional to intensities above the background (0 in a brain scan, air in a CT)."""
     background: np.ndarray
-    """The value of all voxels outside the brain, (channels,)."""
+    """The value of all voxels outside the brain, or beside the body, (channels,)."""
 
     @property
     def brain(self) -> np.ndarray:
-        """The mask of the brain, (A, B, C, 1) bool."""
+        """The mask of the brain, or of the body, (A, B, C, 1) bool."""
         return np.asarray((self.image != self.background).any(axis=-1, keepdims=True))
 
 
@@ -197,4 +197,5 @@ def _moved(sample: Sample, transform: Any) -> Sample:
 
 def _resampled(array: np.ndarray, transform: Any, interpolator: int) -> np.ndarray:
     image = sitk.GetImageFromArray(np.ascontiguousarray(array), isVector=array.ndim == 4)
-    return np.asarray(sitk.GetArrayFromImage(sitk.Resample(image, transform, interpolator, 0.0)))
+    moved = sitk.GetArrayFromImage(sitk.Resample(image, transform, interpolator, 0.0))
+    return np.reshape(moved, array.shape)  # SimpleITK drops the axis of a single channel

@@ -7,6 +7,7 @@ Sizes are those in Table 1 of the LMS case study: the box around the brain, in v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -22,14 +23,15 @@ from lms3d.common.disk import cache_directory
 from lms3d.data import files
 from lms3d.data.errors import DataError
 from lms3d.data.files import Progress
-from lms3d.data.volumes.cache import data_fingerprint
 from lms3d.data.volumes.case import Case, load_images, load_truth
-from lms3d.data.volumes.geometry import foreground_box
+from lms3d.data.volumes.checksums import data_fingerprint
+from lms3d.data.volumes.geometry import foreground, foreground_box
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.words import counted
 from lms3d.data.workers import run_all
 
 _REPAIR = "delete it and run again"
+_PART = 1 << 20
 _FORMAT = 3  # raise it when the facts change, or other files can be read
 _PERCENTILES = (1, 50, 99)
 _SPREAD = "_spread"  # a column of every channel
@@ -113,8 +115,9 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     images, affine = load_images(case)
     truth = load_truth(case, schema, images.shape[:3], affine)
     box, sizes = foreground_box(images), voxel_sizes(affine)
-    brain = images[np.abs(images).max(axis=-1) > 1e-5]
-    sample = brain[:: max(1, len(brain) // 200_000)]  # this is enough for percentiles and correlations
+    inside = foreground(images)
+    step = max(1, np.count_nonzero(inside) // 200_000)  # this is enough for percentiles and correlations
+    sample = np.stack([images[..., index][inside][::step] for index in range(images.shape[3])], axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):  # an absent modality has no deviation
         correlations = np.corrcoef(sample, rowvar=False)
     corners = images[np.ix_(*([0, -1],) * 3)]
@@ -124,7 +127,7 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     for index, channel in enumerate(case.channels):
         values = np.percentile(sample[:, index], _PERCENTILES)
         of_case |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
-        of_case |= {f"{channel}_{fact}": value for fact, value in _extremes(brain[:, index], values).items()}
+        of_case |= {f"{channel}_{fact}": value for fact, value in _extremes(images[..., index][inside], values).items()}
         of_case[f"{channel}_corner"] = round(float(np.median(corners[..., index])), 4)
     for (i, a), (j, b) in combinations(enumerate(case.channels), 2):
         of_case[f"correlation_{a}_{b}"] = round(float(np.nan_to_num(correlations[i, j])), 4)
@@ -140,10 +143,17 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
 def _extremes(voxels: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
     """The farthest value and the spread of a modality. voxels: (n,), those inside the brain. percentiles: its 1, 50 and 99 %."""
     low, middle, high = percentiles
-    farthest = voxels[np.argmax(np.abs(voxels - middle))]
-    deviation = float(voxels.std(dtype=np.float64))
+    farthest = max((voxels.min(), voxels.max()), key=lambda value: abs(value - middle))
+    deviation = _deviation(voxels)
     spread = (high - low) / deviation if deviation else 0.0
     return {"farthest": round(float(farthest), 4), "spread": round(float(spread), 4)}
+
+
+def _deviation(voxels: np.ndarray) -> float:
+    """The standard deviation of voxels (n,), in float64, of which a part is in memory at a time."""
+    mean = voxels.mean(dtype=np.float64)
+    parts = (voxels[start : start + _PART] for start in range(0, len(voxels), _PART))
+    return math.sqrt(sum(float(np.square(part - mean).sum()) for part in parts) / len(voxels))
 
 
 def suspicious_outliers(table: pd.DataFrame) -> list[str]:

@@ -102,21 +102,26 @@ class Geometry:
         return np.array(self.affine) @ to_native
 
 
-def foreground_box(images: np.ndarray) -> Box:
-    """The smallest box around the voxels of images (X, Y, Z, C) in which any channel differs from zero (|v| > 1e-5), plus one voxel
-    on each side."""
-    foreground = np.zeros(images.shape[:3], bool)
+def foreground(images: np.ndarray) -> np.ndarray:
+    """The mask (X, Y, Z) of the voxels of images (X, Y, Z, C) in which any channel differs from zero (|v| > 1e-5)."""
+    inside = np.zeros(images.shape[:3], bool)
     for index in range(images.shape[3]):  # one channel at a time, without a temporary of the whole array
-        foreground |= np.abs(images[..., index]) > 1e-5
-    if not foreground.any():
+        inside |= np.abs(images[..., index]) > 1e-5
+    return inside
+
+
+def foreground_box(images: np.ndarray) -> Box:
+    """The smallest box around the foreground of images (X, Y, Z, C), plus one voxel on each side."""
+    inside = foreground(images)
+    if not inside.any():
         raise DataError("images: found nothing but zeros; expected an image; replace the files")
     lower: list[int] = []
     upper: list[int] = []
     for axis in range(3):
         others = tuple(other for other in range(3) if other != axis)
-        used = np.flatnonzero(foreground.any(axis=others))
+        used = np.flatnonzero(inside.any(axis=others))
         lower.append(max(0, int(used[0]) - 1))
-        upper.append(min(foreground.shape[axis], int(used[-1]) + 2))
+        upper.append(min(inside.shape[axis], int(used[-1]) + 2))
     return Box(lower=(lower[0], lower[1], lower[2]), upper=(upper[0], upper[1], upper[2]))
 
 

@@ -118,6 +118,20 @@ def apply(
     return out
 
 
+def background(normalisation: Normalisation, entry: Mapping[str, Any]) -> np.ndarray:
+    """The values (channels,) float32 beside the body, as a network takes them.
+
+    Of any organ this is the smallest intensity of each channel of the case, clipped to `limits`: air in a CT. Of brain scans, whose
+    cache entries do not say it, this is the scanner's 0.
+    """
+    scale = np.asarray(entry["scale"], np.float32)
+    if normalisation.inside_brain:
+        return np.zeros_like(scale)
+    stored = (np.asarray(entry.get("least", np.zeros_like(scale)), np.float32) / scale).astype(np.float16)
+    around = stored.reshape(1, 1, 1, -1)
+    return apply(normalisation, around, scale, entry, np.empty(around.shape, np.float32)).ravel()
+
+
 def image(normalisation: Normalisation, cache: Cache, case_id: str) -> np.ndarray:
     """The image of a case, (A, B, C, channels) float32, as a network takes it."""
     stored, scale = cache.stored_image(case_id)

@@ -118,9 +118,9 @@ class _Batches:
         entry = self.cache.entry(case_id)
         normalise.apply(self.normalisation, stored, scale, entry, image)
         if number and self.shown.distortions:
+            background = normalise.background(self.normalisation, entry)
             mean, std = self.normalisation.figures(entry)
-            zero = mean / std
-            background = np.zeros_like(zero) if self.normalisation.inside_brain else -zero
+            zero = mean / std if self.normalisation.inside_brain else -background
             sample = Sample(image=image, truth=truth, zero=zero, background=background)
             sample = distort(sample, self.shown.distortions, self.seed, number - 1)
             image[...], truth = sample.image, sample.truth

@@ -12,7 +12,7 @@ crop.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,20 +73,21 @@ class Preprocessing:
         """What the index of a cache says of it."""
         raise NotImplementedError
 
-    def corrected(self, images: np.ndarray) -> np.ndarray:
-        """The cropped images (X, Y, Z, C), before they are resized."""
-        return images
+    def corrected(self, channel: np.ndarray, index: int) -> np.ndarray:
+        """A cropped channel (X, Y, Z), before it is resized. index: its place among the channels of the images."""
+        return channel
 
     def beyond(self, images: np.ndarray) -> np.ndarray:
         """The values (C,) of voxels beyond the scan, in a box that is larger."""
         return np.zeros(images.shape[3], images.dtype)
 
     def facts(
-        self, images: np.ndarray, truth: np.ndarray | None, grid: np.ndarray, schema: LabelSchema
+        self, images: np.ndarray, truth: np.ndarray | None, stored: np.ndarray, scale: np.ndarray, schema: LabelSchema
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """What a cache keeps of a case besides its volumes: (JSON values, file name -> array).
 
-        images (X, Y, Z, C) and truth (X, Y, Z) on the native grid; grid: the images on the network's.
+        images (X, Y, Z, C) and truth (X, Y, Z) on the native grid; stored (A, B, C, channels) float16 * scale (channels,): the
+        images on the network's.
         """
         return {}, {}
 
@@ -141,17 +142,22 @@ def check_shape(shape: Sequence[int], option: str, divisor: int = DIVISOR) -> No
 
 def to_grid(
     images: np.ndarray, truth: np.ndarray | None, affine: np.ndarray, how: Preprocessing
-) -> tuple[np.ndarray, np.ndarray | None, Geometry]:
-    """(images, truth, geometry) on the network's grid: images (X, Y, Z, C) -> (A, B, C, channels) float32, linear; truth
-    (X, Y, Z) -> (A, B, C), nearest. The geometry leads back."""
+) -> tuple[Iterator[np.ndarray], np.ndarray | None, Geometry]:
+    """(channels, truth, geometry) on the network's grid: of images (X, Y, Z, C) each channel (A, B, C) float32, linear, made when
+    it is asked for; truth (X, Y, Z) -> (A, B, C), nearest. The geometry leads back."""
     box = how.box(images, affine)
-    cropped = how.corrected(box.crop(images, how.beyond))
     rows = tuple(tuple(float(number) for number in row) for row in np.asarray(affine))
     shape = (images.shape[0], images.shape[1], images.shape[2])
     geometry = Geometry(shape=shape, affine=rows, box=box)
     target = how.grid_shape(box.shape, affine)
     small_truth = None if truth is None else resize(box.crop(truth), target, "nearest")
-    return resize(cropped, target, anti_alias=how.anti_alias), small_truth, geometry
+
+    def channels() -> Iterator[np.ndarray]:
+        for index in range(images.shape[3]):
+            cropped = box.crop(images[..., index : index + 1], how.beyond)[..., 0]
+            yield resize(how.corrected(cropped, index), target, anti_alias=how.anti_alias)
+
+    return channels(), small_truth, geometry
 
 
 def to_native(grid: np.ndarray, geometry: Geometry) -> np.ndarray:

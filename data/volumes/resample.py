@@ -32,9 +32,11 @@ def resize(
     if anti_alias and interpolation == "linear":
         values = _smooth(values, target)
     as_bool = values.dtype == bool
+    resampler, dtype = _resampler(values.shape, target, interpolation), values.dtype
     image = sitk.GetImageFromArray(np.ascontiguousarray(values.view(np.uint8) if as_bool else values))
-    resampled = sitk.GetArrayFromImage(_resampler(values.shape, target, interpolation).Execute(image))
-    return resampled.astype(values.dtype, copy=False)
+    del values  # if it was smoothed, it is a copy of the whole
+    image = resampler.Execute(image)  # the image before is freed
+    return sitk.GetArrayFromImage(image).astype(dtype, copy=False)
 
 
 def _smooth(values: np.ndarray, target: Sequence[int]) -> np.ndarray:

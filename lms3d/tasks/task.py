@@ -4,6 +4,7 @@
                task.py      class Mine(Task) and TASK = Mine(), named in `lms3d.tasks.TASKS`
                predict.py   predict(request: PredictRequest)
                evaluate.py  evaluate(request: EvaluateRequest)
+               package.py   packaged and unpacked, with the arguments of `Task`'s, if its runs can be packaged
 
 Neither task.py nor options.py imports TensorFlow at its head: `--help` shows every task's options.
 """
@@ -145,6 +146,9 @@ class Task(training.Task):
 
     options: type[TrainConfig]
 
+    planned_by_data: bool = True
+    """Whether a training step depends on the data set: on its channels, its labels or the size of its voxels."""
+
     def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         shape: Sequence[int] = model.output_shape[1:]
         return shape
@@ -170,12 +174,23 @@ class Task(training.Task):
         """What a package says besides the options (`lms3d.tasks.packages.description`), as JSON values: the names of the "outputs",
         the "channels" of the input, and how samples are prepared. content: that of config.json. InputError if the run cannot be
         packaged."""
-        raise InputError(f"{run_dir}: task {options.task} cannot be packaged; predict from the run itself")
+        said: dict[str, Any] = self._package(options, str(run_dir)).packaged(run_dir, options, content)
+        return said
 
     def unpacked(self, said: Mapping[str, Any], options: Any, where: str) -> dict[str, Any]:
         """The `content` that `predict` takes, from what `packaged` said. ValueError if it cannot be used. where: the file, for
         messages."""
-        raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself")
+        content: dict[str, Any] = self._package(options, where).unpacked(said, options, where)
+        return content
+
+    def _package(self, options: TrainConfig, where: str) -> ModuleType:
+        """The task's package.py. InputError if it has none."""
+        try:
+            return self._beside("package")
+        except ModuleNotFoundError as error:
+            if error.name != f"{self._folder}.package":
+                raise
+            raise InputError(f"{where}: task {options.task} cannot be packaged; predict from the run itself") from None
 
     def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
         """The options of `models.build` that do not follow from the weights, such as the size of a voxel. said, where: see
@@ -198,4 +213,9 @@ class Task(training.Task):
 
     def _beside(self, name: str) -> ModuleType:
         """The module in the task's own folder, imported when it is needed: it loads TensorFlow, pandas, nibabel."""
-        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
+        return import_module(f"{self._folder}.{name}")
+
+    @property
+    def _folder(self) -> str:
+        """The package of the task's modules, such as "lms3d.tasks.brats"."""
+        return type(self).__module__.rpartition(".")[0]

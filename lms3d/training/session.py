@@ -120,7 +120,7 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
 
 
 def dry_run(options: TrainConfig, task: Task) -> None:
-    """Prints the plan for the training step, and what the step is predicted to need. Reads no data and writes nothing.
+    """Prints the plan for the training step, and what the step is predicted to need. Reads headers at most, and writes nothing.
 
     DoesNotFit, without a plan, if no plan fits: a plan for a larger limit would answer a question that nobody asked.
     """

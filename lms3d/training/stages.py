@@ -131,7 +131,7 @@ def _nothing_left(session: Session) -> str:
 
 
 def _planned(session: Session) -> Sequence[tuple[int, int | None]]:
-    """The stages that the user asked for, or those of a demonstration at a high resolution."""
+    """The stages that the user asked for, or the stages of a demonstration at a high resolution."""
     options = session.options
     if not isinstance(options, StagedConfig):
         return ()

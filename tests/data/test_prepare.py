@@ -121,7 +121,8 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
 
 def test_without_the_extra_for_images_it_says_what_to_install():
     code = (
-        "import runpy, sys; sys.modules['nibabel'] = None; runpy.run_module('lms3d.data.prepare', run_name='__main__')"
+        "import runpy, sys; sys.modules['nibabel'] = None; sys.argv = ['prepare', 'data']; "
+        "runpy.run_module('lms3d.data.prepare', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -144,7 +145,7 @@ def test_a_disk_that_fails_where_nobody_looks_is_one_line(data_set, capsys, monk
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error", "/disk/cubes.lock")
 
-    monkeypatch.setattr("lms3d.data.prepare.cache.build", fail)
+    monkeypatch.setattr("lms3d.data.preparation.cache.build", fail)
     assert main([str(data_set), "--workers", "1"]) == 2
     assert "error: /disk/cubes.lock: found Input/output error; expected a disk that works" in capsys.readouterr().err
 
@@ -166,7 +167,7 @@ def test_a_defect_keeps_its_traceback(data_set, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setattr("lms3d.data.prepare.cache.build", fail)
+    monkeypatch.setattr("lms3d.data.preparation.cache.build", fail)
     with pytest.raises(OSError, match="Bad file"):
         main([str(data_set), "--workers", "1"])
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +38,22 @@ def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
     assert [row["epoch"] for row in rows] == ["1", "2"]
     assert {"val_dice", "val_dice_whole", "val_dice_core"} <= rows[0].keys()
     assert (run / "figures" / "slice.png").is_file()
+
+
+@pytest.mark.slow
+def test_two_ranks_train_a_fold(tmp_path, environment):  # noqa: F811
+    root = write_nnunet(tmp_path / "Dataset007_X", ABOUT, cases=6, values=(1, 2, 3))
+    run = tmp_path / "run"
+    command = [
+        sys.executable, "-m", "lms3d.launch", "-np", 2, sys.executable, "-m", "lms3d.train", "--task", "segmentation",
+        "--data", root, "--box", "16x16x8", "--model", "resenc", "--preset", "S", "--levels", 2, "--folds", 3, "--fold", 1,
+        "--epochs", 1, "--distort", "all", "--output", run,
+    ]  # fmt: skip
+    done = subprocess.run(
+        [*map(str, command)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "learns from 4 samples, validates on 2" in done.stdout
+    whole = json.loads((run / "split.json").read_text())
+    assert (len(whole["training"]), len(whole["validation"])) == (4, 2)
+    assert (run / "best.keras").is_file()

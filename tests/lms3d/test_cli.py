@@ -12,6 +12,7 @@ def parser():
     command_options.add_data_options(made)
     command_options.add_model_options(made)
     command_options.add_task_options(made)
+    command_options.add_step_options(made)
     command_options.add_training_options(made)
     command_options.add_memory_options(made)
     command_options.add_run_options(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib import import_module
 
@@ -9,7 +10,7 @@ import pytest
 
 import lms3d
 from lms3d import __main__, completion, errors
-from lms3d.common import permissions
+from lms3d.common import extras, permissions
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,14 @@ def test_the_script_completes_commands_options_and_choices(shell):
     script = completion.script(shell)
     for word in (*__main__.COMMANDS, "memory-limit", "isensee2017", "skip-bad"):
         assert word in script
+
+
+def test_the_script_needs_no_package_for_images():
+    code = f"import sys; sys.modules |= dict.fromkeys({sorted(extras.IMAGING)}); from lms3d import completion; "
+    code += "sys.exit(completion.main(['bash']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "skip-bad" in done.stdout
 
 
 def test_a_missing_package_of_an_extra_is_told_in_one_line(capsys):

@@ -190,6 +190,9 @@ def test_given_parameters_that_do_not_fit(toy, capsys, limit, message):
     ("--why conv --no-lms", "--why explains a plan and --no-lms makes none"),
     ("--why conv --sweep", "--why explains one plan and --sweep makes many"),
     ("--copied --no-lms", "--copied says how LMS swaps and --no-lms is without"),
+    ("--task chexnet --data {file}", "--data: a step of --task chexnet is the same for any data; leave it out"),
+    ("--task segmentation --spacing median", "every case then has a shape of its own; add --box XxYxZ"),
+    ("--spacing 1x1x1 --box 32x32x32", "--spacing is not for --task brats"),
     ("--sweep --output {file}", "give a folder that you can write to"),
 ])  # fmt: skip
 def test_refusals_come_before_any_work(line, message, capsys, tmp_path, monkeypatch):

@@ -46,6 +46,7 @@ def test_the_machines_are_named(capsys):
         (("--machine", "ac922", "--keras-model", "x.keras"), "--keras-model is not for --machine"),
         (("--machine", "ac922", "--largest", "--resolution", "64"), "--resolution is not for --machine --largest"),
         (("--machine", "ac922", "--precision", "mixed_float16"), "--precision mixed_float16: the rates"),
+        (("--machine", "ac922", "--largest", "--box", "32x32x32"), "--box is not for --machine --largest"),
         (("--largest",), "--largest asks about a machine; name one with --machine"),
         (("--machine", "ac922", "--resolution", "50"), "50 is not a multiple of 16"),
     ],

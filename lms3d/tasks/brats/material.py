@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lms3d.data.brats.preprocess import Preprocessing
     from lms3d.data.volumes.cache import Cache
     from lms3d.data.volumes.data_set import DataSet
+    from lms3d.data.volumes.labels import LabelSchema
     from lms3d.data.volumes.targets import Targets
 
 
@@ -83,10 +85,20 @@ def preprocessing(options: BratsConfig) -> Preprocessing:
 
 
 def targets(options: BratsConfig, material: VolumeMaterial | None) -> Targets:
-    """The targets of the data, or of the schema that the options name, or else of the usual three labels."""
+    """The targets of the material. Without one `options.data` decides, or else the schema that the options name, or the embedded
+    data."""
     from lms3d.data.brats.schema import schema_named
     from lms3d.data.volumes.targets import targets_of
 
     if material is not None:
         return material.targets
+    if options.data is not None:
+        return targets_of(options.targets, _schema(options.data, options.labels))
     return targets_of(options.targets, schema_named(options.labels or "brats2021"))
+
+
+@lru_cache(maxsize=4)
+def _schema(folder: Path, labels: str | None) -> LabelSchema:
+    from lms3d.data.brats import layouts
+
+    return layouts.find_cases(folder, labels=labels, require_truth=False, require_complete=False).schema

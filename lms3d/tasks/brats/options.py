@@ -21,12 +21,13 @@ class BratsConfig(VolumeConfig):
 
     targets: str = option(
         "labels", "what the network learns: disjoint labels, or the nested regions that are scored (default: labels)",
-        choices=("labels", "regions"), predicts=True,
+        choices=("labels", "regions"), predicts=True, planned=True,
     )  # fmt: skip
     """See `lms3d.data.volumes.targets`."""
     labels: str | None = option(
-        None, "what label values mean, such as brats2021, if file names do not tell", metavar="SCHEMA", predicts=True
-    )
+        None, "what label values mean, such as brats2021, if file names do not tell", metavar="SCHEMA", predicts=True,
+        planned=True,
+    )  # fmt: skip
     """None takes the schema of the layout that is recognised."""
     normalisation: str = option(
         "case", "intensities: z-scores inside each brain, or one mean and deviation for all, as the case study (default: case)",

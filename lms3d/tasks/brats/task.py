@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.console import Report as Progress
 from lms3d.console import say
 from lms3d.errors import InputError
-from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
-from lms3d.tasks.task import Task
 from lms3d.tasks.volumes import starting
-from lms3d.training import demo
+from lms3d.tasks.volumes.task import VolumeTask
 
 if TYPE_CHECKING:
     import keras
@@ -25,21 +21,11 @@ if TYPE_CHECKING:
     from lms3d.training.trainer import History
 
 
-class BrainTumours(Task):
+class BrainTumours(VolumeTask):
     """See `lms3d.tasks.task.Task`."""
 
     options = BratsConfig
-    axes = 3
-    target_dtype = "uint8"
     shown = ("loss", "dice_WT")
-    plateau = (0.5, 10)  # the case study's: half the rate after ten epochs without progress
-
-    def prepare(
-        self, options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> VolumeMaterial:
-        from lms3d.tasks.brats import material
-
-        return material.prepare(options, run_dir, resuming, world, progress)
 
     def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
         from lms3d import models
@@ -81,9 +67,6 @@ class BrainTumours(Task):
             if channels  # a region of a user's schema may have no label that is learnt
         ]
 
-    def demonstration_limit_bytes(self, options: BratsConfig) -> int | None:
-        return demo.limit_bytes(math.prod(options.sample_shape()))
-
     def finish(
         self, run_dir: Path, options: BratsConfig, model: keras.Model, material: VolumeMaterial, report: Report
     ) -> None:
@@ -108,14 +91,6 @@ class BrainTumours(Task):
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {dice}"
         rows |= intensity_baseline.results(run_dir)
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
-
-    def packaged(self, run_dir: Path, options: BratsConfig, content: Mapping[str, Any]) -> dict[str, Any]:
-        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
-        return said
-
-    def unpacked(self, said: Mapping[str, Any], options: BratsConfig, where: str) -> dict[str, Any]:
-        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
-        return content
 
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.volumes import label_maps

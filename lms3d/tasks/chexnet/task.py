@@ -69,6 +69,7 @@ class ChestXRays(Task):
     axes = 2
     target_dtype = "float32"
     shown = ("loss", "auroc")
+    planned_by_data = False
     plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch without progress
 
     def prepare(
@@ -151,14 +152,6 @@ class ChestXRays(Task):
             rows["best epoch"] = f"{best['epoch']:.0f} of {len(history.rows)}, validation AUROC {best['val_auroc']:.3f}"
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
         return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
-
-    def packaged(self, run_dir: Path, options: ChexnetConfig, content: Mapping[str, Any]) -> dict[str, Any]:
-        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
-        return said
-
-    def unpacked(self, said: Mapping[str, Any], options: ChexnetConfig, where: str) -> dict[str, Any]:
-        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
-        return content
 
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.chexnet import evaluate

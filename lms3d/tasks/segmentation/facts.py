@@ -27,7 +27,7 @@ class Facts:
 
 
 def facts(options: SegmentationConfig, material: VolumeMaterial | None = None) -> Facts:
-    """The facts of the material; without one from the headers of `options.data`, or those of the embedded data."""
+    """The facts of the material; without one from the headers of `options.data`, or of the embedded data."""
     if material is not None:
         return restored(material.described, "config.json")
     if options.data is None:

@@ -29,12 +29,14 @@ class SegmentationConfig(VolumeConfig):
     spacing: str | None = option(
         None, "size of a voxel in mm, such as 0.8x0.8x2.5, or median: that of the data set (default: median with --box; otherwise "
         "each case is stretched to a cube)", type=cli.checked(cli.spacing, "spacing"), metavar="XxYxZ", predicts=True,
+        planned=True,
     )  # fmt: skip
 
     # networks
 
     preset: str | None = option(
         None, "size of resenc: S, M (that of nnU-Net), L or XL (default: M)", choices=("S", "M", "L", "XL"),
+        planned=True,
     )  # fmt: skip
     """See `lms3d.models.resenc`."""
     levels: int | None = option(
@@ -42,6 +44,7 @@ class SegmentationConfig(VolumeConfig):
         "levels of the network, at most (default: each axis is halved down to four voxels)",
         type=cli.whole(2),
         metavar="N",
+        planned=True,
     )
     """See `lms3d.models.topology`."""
 

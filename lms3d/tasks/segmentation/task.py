@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.console import Report as Progress
 from lms3d.errors import InputError
-from lms3d.ranks.world import World
 from lms3d.tasks.segmentation.options import SegmentationConfig
-from lms3d.tasks.task import Task
-from lms3d.training import demo
+from lms3d.tasks.volumes.task import VolumeTask
 
 if TYPE_CHECKING:
     import keras
@@ -28,21 +24,11 @@ MOST_SHOWN = 8
 """The regions whose Dice is measured after each epoch, one by one; their mean alone if there are more."""
 
 
-class Segmentation(Task):
+class Segmentation(VolumeTask):
     """See `lms3d.tasks.task.Task`."""
 
     options = SegmentationConfig
-    axes = 3
-    target_dtype = "uint8"
     shown = ("loss", "dice")
-    plateau = (0.5, 10)
-
-    def prepare(
-        self, options: SegmentationConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
-    ) -> VolumeMaterial:
-        from lms3d.tasks.segmentation import material
-
-        return material.prepare(options, run_dir, resuming, world, progress)
 
     def network(self, options: SegmentationConfig, material: VolumeMaterial | None) -> keras.Model:
         from lms3d import models
@@ -85,9 +71,6 @@ class Segmentation(Task):
         each = [RegionDice(channels, **shared, name=f"dice_{_plain(name)}") for name, channels in regions.items()]
         return [MeanDice(list(regions.values()), **shared, name="dice"), *(each if len(each) <= MOST_SHOWN else [])]
 
-    def demonstration_limit_bytes(self, options: SegmentationConfig) -> int | None:
-        return demo.limit_bytes(math.prod(options.sample_shape()))
-
     def finish(
         self, run_dir: Path, options: SegmentationConfig, model: keras.Model, material: VolumeMaterial, report: Report
     ) -> None:
@@ -104,14 +87,6 @@ class Segmentation(Task):
                 f"{best['epoch']:.0f} of {len(history.rows)}, validation Dice {best['val_dice']:.3f} in the mean"
             )
         return {**rows, "next": f"{Path(sys.executable).name} -m lms3d.predict {run_dir}"}
-
-    def packaged(self, run_dir: Path, options: SegmentationConfig, content: Mapping[str, Any]) -> dict[str, Any]:
-        said: dict[str, Any] = self._beside("package").packaged(run_dir, options, content)
-        return said
-
-    def unpacked(self, said: Mapping[str, Any], options: SegmentationConfig, where: str) -> dict[str, Any]:
-        content: dict[str, Any] = self._beside("package").unpacked(said, options, where)
-        return content
 
     def network_options(self, said: Mapping[str, Any], where: str) -> dict[str, Any]:
         built: dict[str, Any] = self._beside("package").network_options(said, where)

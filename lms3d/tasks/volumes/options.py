@@ -22,11 +22,11 @@ class VolumeConfig(StagedConfig):
 
     box: tuple[int, int, int] | None = option(
         None, "voxels of 1 mm around the brain, or of --spacing, such as 160x192x160, in place of a cube",
-        type=cli.checked(cli.sides, "box"), metavar="XxYxZ", predicts=True,
+        type=cli.checked(cli.sides, "box"), metavar="XxYxZ", predicts=True, planned=True,
     )  # fmt: skip
     patch: int | tuple[int, int, int] | None = option(
         None, "train on cubes of side N, or on boxes XxYxZ, cut from the volume; predict with a sliding window (default: the whole "
-        "volume)", type=cli.checked(cli.patch, "patch"), metavar="N", predicts=True,
+        "volume)", type=cli.checked(cli.patch, "patch"), metavar="N", predicts=True, planned=True,
     )  # fmt: skip
     anti_alias: bool = option(
         True, "before volumes are made smaller, remove detail that they cannot hold (default: on)",
@@ -57,6 +57,7 @@ class VolumeConfig(StagedConfig):
         False,
         "a loss for each deeper head of isensee2017 or resenc, beside that of the finest (default: off)",
         action=SWITCH,
+        planned=True,
     )
 
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = (*StagedConfig.exclusive, ("resolution", "box"))

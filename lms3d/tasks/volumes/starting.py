@@ -1,4 +1,4 @@
-"""The weights that a run starts from: those of another run, of a package, or of a file."""
+"""The weights that a run starts from: of another run, a package, or a file."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms3d.data.brats.bias_field import correct_bias
 from lms3d.data.brats.preprocess import Preprocessing, cube
 from lms3d.data.errors import DataError
 from lms3d.data.volumes.geometry import Box, Geometry, centred_box, foreground_box
@@ -15,6 +14,12 @@ from lms3d.data.volumes.preprocess import to_grid, to_native
 from lms3d.data.volumes.resample import resize
 
 shapes = st.tuples(*[st.integers(2, 20)] * 3)
+
+
+def on_grid(images, truth, affine, how):
+    """(images, truth, geometry) on the network's grid, with all channels in one array."""
+    channels, small, geometry = to_grid(images, truth, affine, how)
+    return np.stack(list(channels), axis=-1), small, geometry
 
 
 def ramp(shape):
@@ -84,7 +89,7 @@ def test_a_cube_goes_back_to_its_place(shape, seed):
     images = np.zeros((*shape, 4), np.float32)
     images[1:-1, 2:, 1:-2] = rng.random(images[1:-1, 2:, 1:-2].shape) + 1
     truth = (images[..., 0] > 1.5).astype(np.uint8) * 4
-    grid, small, geometry = to_grid(images, truth, np.eye(4), cube(64))
+    grid, small, geometry = on_grid(images, truth, np.eye(4), cube(64))
     assert grid.shape == (64, 64, 64, 4)
     assert small is not None
     back = to_native(small, Geometry.from_json(json.loads(json.dumps(geometry.to_json()))))
@@ -106,7 +111,7 @@ def test_a_box_of_one_millimetre_changes_no_voxel(shape, seed):
     images = np.zeros((*shape, 4), np.float32)
     images[2:-2, 3:-3, 1:-3] = rng.random(images[2:-2, 3:-3, 1:-3].shape) + 1
     truth = rng.integers(0, 5, shape).astype(np.uint8) * (images[..., 0] > 0)
-    grid, small, geometry = to_grid(images, truth, np.eye(4), BOX)
+    grid, small, geometry = on_grid(images, truth, np.eye(4), BOX)
     assert (grid.shape, small.shape) == ((*BOX.shape, 4), BOX.shape)
     brain, inside = foreground_box(images), geometry.box
     for axis in range(3):  # the brain is in the middle
@@ -178,8 +183,8 @@ def test_the_truth_has_no_say_in_the_crop():
     images = np.zeros((12, 12, 12, 4), np.float32)
     images[4:8, 4:8, 4:8] = 1
     everywhere = np.ones((12, 12, 12), np.uint8)
-    with_truth, _, a = to_grid(images, everywhere, np.eye(4), cube(16))
-    without, nothing, b = to_grid(images, None, np.eye(4), cube(16))
+    with_truth, _, a = on_grid(images, everywhere, np.eye(4), cube(16))
+    without, nothing, b = on_grid(images, None, np.eye(4), cube(16))
     assert a == b
     assert nothing is None
     np.testing.assert_array_equal(with_truth, without)
@@ -198,7 +203,8 @@ def test_n4_flattens_a_bias_field_and_leaves_flair_and_the_background():
     position = np.linspace(-1, 1, 40)[:, None, None]
     images[4:-4, 4:-4, 4:-4] = 100 * (1 + 0.02 * rng.standard_normal((40, 40, 32, 4)))
     images[4:-4, 4:-4, 4:-4] *= np.exp(0.3 * position)[..., None]
-    corrected = correct_bias(images)
+    how = cube(48, n4=True)
+    corrected = np.stack([how.corrected(images[..., index], index) for index in range(4)], axis=-1)
     np.testing.assert_array_equal(corrected[..., 2], images[..., 2])
     assert not corrected[images == 0].any()
     inside = (slice(6, -6),) * 3

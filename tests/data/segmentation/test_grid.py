@@ -1,14 +1,16 @@
 """Spacing by nnU-Net's rule, and the grids that follow."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from lms3d.data.segmentation import layouts, spacing
 from lms3d.data.segmentation.grid import Grid
 from lms3d.data.segmentation.spacing import Sizes
-from lms3d.data.volumes import cache
+from lms3d.data.volumes import cache, entries
 from lms3d.data.volumes.preprocess import to_native
-from tests.data.small_volumes import labels_of, write_nnunet
+from tests.data.small_volumes import CT, labels_of, write_nnunet
 
 
 def sizes(*rows, shape=(100, 100, 20)):
@@ -72,3 +74,17 @@ def test_grids_have_caches_of_their_own(found, tmp_path):
 def test_a_damaged_grid_is_refused(value):
     with pytest.raises(ValueError, match="found preprocessing"):
         Grid.from_json(value)
+
+
+def test_a_case_is_prepared_in_a_few_times_its_own_size(tmp_path):
+    """Float64 copies of a whole case would take it above nine times."""
+    about = {**CT, "channel_names": {"0": "CT", "1": "PET"}}
+    (case, *_), schema = layouts.find(write_nnunet(tmp_path, about, cases=1, shape=(96, 64, 64))).data_set
+    grid = Grid(shape=None, stretched=False, spacing_mm=(1.0, 1.0, 2.0))
+    tracemalloc.start()
+    try:
+        entries.make(case, schema, grid, tmp_path / "entry")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * np.zeros((96, 64, 64, 2), np.float32).nbytes

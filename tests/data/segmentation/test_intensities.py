@@ -1,5 +1,6 @@
 """Normalisation by the names of the channels, against the formulas of nnU-Net."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,9 @@ from lms3d.data.segmentation.grid import Grid
 from lms3d.data.segmentation.intensities import ByChannel
 from lms3d.data.volumes import cache, normalise, planes
 from lms3d.data.volumes.case import load_images, load_truth
-from lms3d.data.volumes.pipeline import validation_dataset
+from lms3d.data.volumes.distortions import DISTORTIONS
+from lms3d.data.volumes.pipeline import training_dataset, validation_dataset
+from lms3d.data.volumes.presentation import Presentation
 from lms3d.data.volumes.targets import Classes
 from lms3d.tasks.streaming.segment import probabilities
 from tests.data.small_data import save
@@ -96,6 +99,26 @@ def test_a_ct_needs_foreground(tmp_path):
     volumes = cache.build(found.cases, found.schema, GRID, directory=tmp_path / "cache", workers=1)
     with pytest.raises(Exception, match="found no foreground in 1 training cases"):
         intensities.fit(volumes, ["case_0"])
+
+
+@pytest.mark.parametrize("name", ["scale", "elastic"])
+def test_beside_a_distorted_body_lies_air(tmp_path, name, monkeypatch):
+    """0 is water in a CT."""
+    monkeypatch.setitem(DISTORTIONS, name, replace(DISTORTIONS[name], chance=1.0))
+    root = write_nnunet(tmp_path / "set", cases=1)
+    image = images_of(0, 1)[..., 0]
+    image[:, :4] = -1000
+    save(image, root / "imagesTr" / "case_0_0000.nii.gz", affine())
+    found = layouts.find(root).data_set
+    volumes = cache.build(found.cases, found.schema, GRID, directory=tmp_path / "cache", workers=1)
+    fitted = intensities.fit(volumes, ["case_0"])
+    air = normalise.background(fitted, volumes.entry("case_0"))
+    assert normalise.image(fitted, volumes, "case_0").min() == air
+    shown = Presentation(symmetries="none", distortions=(name,), patch=volumes.shape_of("case_0"))
+    batches = training_dataset(volumes, Classes(found.schema), ["case_0"], fitted, batch_size=1, seed=0, shown=shown)
+    for distorted, _ in batches.take(6):
+        assert (distorted.numpy()[0, :, 0] == air).all()
+        assert distorted.numpy()[0, 0, 0, 0] == distorted.numpy().min()
 
 
 @pytest.mark.parametrize("value", [None, {}, {"kind": "channels", "inside": False, "channels": []},

@@ -20,7 +20,7 @@ from lms3d.data.brats import layouts
 from lms3d.data.brats.preprocess import Preprocessing, cube
 from lms3d.data.brats.schema import SCHEMAS
 from lms3d.data.errors import DataError
-from lms3d.data.volumes import cache
+from lms3d.data.volumes import cache, checksums, entries
 from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.checksums import Checksums
 from lms3d.data.volumes.preprocess import to_grid
@@ -36,7 +36,8 @@ def test_content_is_that_of_the_preprocessing(data_set, small_cache):
     cases, schema = layouts.find_cases(data_set)
     for case in cases:
         images, affine = load_images(case)
-        grid, truth, geometry = to_grid(images, load_truth(case, schema), affine, cube(16))
+        channels, truth, geometry = to_grid(images, load_truth(case, schema), affine, cube(16))
+        grid = np.stack(list(channels), axis=-1)
         image = small_cache.image(case.id)
         assert image.dtype == np.float32
         np.testing.assert_allclose(image, grid, rtol=2**-11)
@@ -53,7 +54,10 @@ def test_content_is_that_of_the_preprocessing(data_set, small_cache):
 @settings(max_examples=50, deadline=None)
 def test_half_floats_hold_any_scale(large, offset):
     grid = np.linspace(-abs(large), abs(large) + abs(offset), 64, dtype=np.float32).reshape(2, 2, 4, 4)
-    stored, scale = cache._to_float16(grid)
+    stored = np.empty(grid.shape, np.float16)
+    scale = np.array(
+        [entries._to_float16(grid[..., index].copy(), stored[..., index]) for index in range(4)], np.float32
+    )
     assert np.isfinite(stored).all()
     np.testing.assert_allclose(stored * scale, grid, rtol=2**-10, atol=np.abs(grid).max() * 2**-12)
 
@@ -71,17 +75,17 @@ def test_copies_of_uncompressed_files_have_the_same_fingerprint(tmp_path, monkey
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "caches"))
     arrays = random_case(0)
     first = write_case(tmp_path / "a" / "BraTS20_Training_001", arrays, ending=".nii").parent
-    before = cache.data_fingerprint(layouts.find_cases(first).cases)
+    before = checksums.data_fingerprint(layouts.find_cases(first).cases)
     copy = shutil.copytree(first, tmp_path / "b", copy_function=shutil.copyfile)
     for path in copy.rglob("*.nii"):
         os.utime(path, (1, 1))
-    assert cache.data_fingerprint(layouts.find_cases(copy).cases) == before
+    assert checksums.data_fingerprint(layouts.find_cases(copy).cases) == before
     (image,) = copy.rglob("*_t2.nii")
     content = bytearray(image.read_bytes())
     content[len(content) // 3] ^= 1  # between the samples of a large file, so only the whole tells
     image.write_bytes(content)
     os.utime(image, (2, 2))
-    assert cache.data_fingerprint(layouts.find_cases(copy).cases) != before
+    assert checksums.data_fingerprint(layouts.find_cases(copy).cases) != before
 
 
 def test_a_checksum_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
@@ -91,8 +95,8 @@ def test_a_checksum_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
     def checksum(content, seconds):
         path.write_bytes(content)
         os.utime(path, (seconds, seconds))
-        with Checksums([path]) as checksums:
-            return checksums.of(path)
+        with Checksums([path]) as opened:
+            return opened.of(path)
 
     first = checksum(b"one", 5)
     assert first == zlib.crc32(b"one")
@@ -127,16 +131,16 @@ def test_a_file_that_cannot_be_read_now_is_no_other_data_set(data_set, monkeypat
 
     monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(DataError, match=rf"{broken.name}: found {os.strerror(number)}; expected a readable file"):
-        cache.data_fingerprint(cases)
+        checksums.data_fingerprint(cases)
 
 
 @pytest.mark.parametrize("target", ["nowhere", None])
 def test_a_link_to_nothing_or_to_itself_is_content(data_set, target):
-    before = cache.data_fingerprint(layouts.find_cases(data_set).cases)
+    before = checksums.data_fingerprint(layouts.find_cases(data_set).cases)
     path = data_set / "BraTS20_Training_002" / "BraTS20_Training_002_t1.nii.gz"
     path.unlink()
     path.symlink_to(target or path.name)
-    assert cache.data_fingerprint(layouts.find_cases(data_set).cases) != before
+    assert checksums.data_fingerprint(layouts.find_cases(data_set).cases) != before
 
 
 def test_preprocessing_and_schema_have_folders_of_their_own(data_set, tmp_path):

@@ -50,6 +50,17 @@ def test_series_are_channels_on_one_grid(study):
     assert b"Doe" not in b"".join(path.read_bytes() for path in manifest.parent.rglob("*.nii.gz"))
 
 
+def test_beyond_a_series_lies_its_smallest_value(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
+    dicom_series.write(volume((12, 10, 8)), tmp_path / "study" / "anna" / "a", 1)
+    dicom_series.write(sitk.Crop(volume((12, 10, 8)) - 1000, [0] * 3, [6, 0, 0]), tmp_path / "study" / "anna" / "b", 2)
+    (manifest,) = [dicom.manifest_of(tmp_path / "study")]
+    part = nib.load(manifest.parent / "anna" / "b.nii.gz").get_fdata()
+    assert part.shape == (12, 10, 8)
+    assert (part[-5:] == part[:6].min()).all()
+    assert part.min() < -900
+
+
 def test_it_is_made_once_and_again_if_a_file_changes(study):
     manifest = dicom.manifest_of(study)
     (study / "bert" / "t1" / ".DS_Store").write_bytes(b"junk")

@@ -210,7 +210,9 @@ def test_a_file_that_cannot_be_planned_is_refused_in_one_line(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("--model unet3d", "--model names another network"),
+    ("--model unet3d", "--model describes another network"),
+    ("--box 32x32x16", "--box describes another network"),
+    ("--loss dice", "--loss is part of the saved model"),
     ("--precision mixed_bfloat16", "--precision is part of the saved model"),
     ("--resolution 32", "the file fixes all sizes"),
 ])  # fmt: skip
