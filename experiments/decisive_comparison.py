@@ -9,9 +9,9 @@ Arms, one network, one hard memory limit, the same seeds and folds:
     E   A and C in bfloat16, called AE and CE
 
 Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Every run is
-scored twice on the test set: with its best weights after equal updates, and with its best weights within equal time, which is what
-the first arm of its fold and seed, that with the smallest samples, took for all updates (start-up apart). Training follows from its
-seed step by step, so the second is a prefix of the first: nothing is trained twice.
+scored twice on the test set: with its best weights after equal updates, and with those within equal time, which is what the first
+arm, that with the smallest samples, takes for all updates. Time is counted in steps of an idle machine, measured before
+(`arms.pace`). Training follows from its seed step by step, so the second is a prefix of the first: nothing is trained twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from lms3d import cli, errors
 from lms3d.data import pseudonyms
-from lms3d.experiments.arms import plan, report, runs
+from lms3d.experiments.arms import pace, plan, report, runs
 from lms3d.experiments.harness import command, commands, store
 from lms3d.experiments.harness.ranks import HORVODRUN
 from lms3d.files import writable_folder
@@ -45,8 +45,10 @@ examples:
   python -m experiments.decisive_comparison --data ~/BraTS2020 --memory-limit 15GiB --ranks 4 --launcher "srun -n {ranks}"
   python -m experiments.decisive_comparison --low 48 --high 64 --box 48x64x48 --patch 32 --epochs 40 --seeds 2 --arms A B C D
 
-writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, updates/ and time/ (tables, figures and report.html of
-lms3d.evaluate), report.md
+begins with short trainings that measure the seconds of each arm's steps: the machine should be idle until the first
+"[fold 0, seed 1]"
+writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, pace.json, updates/ and time/ (tables, figures and
+report.html of lms3d.evaluate), report.md
 exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
 
 
@@ -66,9 +68,11 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     plan.divide(data, options, output)
     plan.require_unseen(options.start_from, data, options, output)
     arms = plan.arms(options)
+    paces = pace.measured(arms, data, options, output)
+    within = {arm.name: pace.epochs_within(paces, arm, arms, options.epochs) for arm in arms}
     for fold, seed in plan.rounds(options):
-        runs.train_round(arms, fold, seed, data, options, output)
-    report.write(arms, options, data, typed, output)
+        runs.train_round(arms, within, fold, seed, data, options, output)
+    report.write(arms, paces, within, options, data, typed, output)
     print(f"written: {output}")
 
 

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lms3d.experiments.arms import plan, runs
+from lms3d.experiments.arms.pace import Paces
 from lms3d.experiments.arms.plan import Arm
 from lms3d.experiments.harness import baseline, commands, page, table
 from lms3d.experiments.harness.child import of_module
-from lms3d.experiments.harness.runs import epoch_seconds
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
 BUDGETS = {
     "updates": "After equal updates: {epochs} epochs of every arm",
-    "time": "Within equal time: what the first arm of a fold and seed took for all its updates, without start-up",
+    "time": "Within equal time: what the first arm takes for all its updates on an idle machine",
 }
+SCORES = "scores.csv"
 
 
-def write(arms: Sequence[Arm], options: argparse.Namespace, data: Path, typed: str, output: Path) -> None:
-    """Writes updates/, time/ and report.md in `output`."""
+def write(
+    arms: Sequence[Arm],
+    paces: Paces,
+    within: Mapping[str, int],
+    options: argparse.Namespace,
+    data: Path,
+    typed: str,
+    output: Path,
+) -> None:
+    """Writes updates/, time/ and report.md in `output`. within: the epochs of each arm within equal time."""
     rounds = list(plan.rounds(options))
-    head = ["arm", "", "epochs within equal time", "seconds an epoch", "peak memory GiB"]
+    head = ["arm", "", "seconds a step", "epochs within equal time", "peak memory GiB"]
     sections = [
         "# Whole volumes at full resolution, against what fits without",
-        table.markdown(head, _costs(arms, rounds, output)),
+        table.markdown(head, _costs(_named(arms), paces, within, rounds, output)),
     ]
     for budget in BUDGETS:
         _score(arms, rounds, budget, data, options, output)
     compared, alone = _compared(output), _intensities_alone(data, options, output)
     for budget, title in BUDGETS.items():
-        tables = _tables(output / budget, compared.get(budget, []), alone)
+        spread = _spread(_named(arms), len(rounds), output / budget)
+        tables = _tables(output / budget, spread, compared.get(budget, []), alone)
         sections += [f"## {title.format(epochs=options.epochs)}", *tables]
-    page.write(output / "report.md", [*sections, _conditions(options, output), f"Made by `{typed}`."])
+    page.write(output / "report.md", [*sections, _conditions(paces, options, output), f"Made by `{typed}`."])
+
+
+def _named(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms in the order of their names."""
+    return sorted(arms, key=lambda arm: plan.NAMES.index(arm.name))
 
 
 def _score(
@@ -48,7 +62,7 @@ def _score(
 ) -> None:
     """Scores by the command, which also writes report.html, figures and tables."""
     command = [*of_module("lms3d.evaluate"), "--truth", str(data), "--margin", str(options.margin)]
-    for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
+    for arm in _named(arms):
         folders = (runs.predictions_of(runs.directory_of(arm, *one, output), budget) for one in rounds)
         command += ["--group", f"{arm.name}={','.join(map(str, folders))}"]
     command += ["--labels", options.labels] if options.labels else []
@@ -62,17 +76,55 @@ def _intensities_alone(data: Path, options: argparse.Namespace, output: Path) ->
     return [[TITLE, *row.cells(), ""] for row in baseline.rows(dice)]
 
 
-def _tables(folder: Path, compared: Sequence[Mapping[str, Any]], alone: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Means with intervals and ceilings on the files' grid, and the pairs. alone: the rows of the baseline."""
-    shown = ("predictions", "region", "n", "mean", "low", "high", "mean_ceiling_dice")
-    rows = [row for row in table.read_csv(folder / "summary.csv") if row["space"] == "native"]
-    head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling"]
-    yield table.markdown(head, [*([_rounded(row[name]) for name in shown] for row in rows), *alone])
+def _tables(
+    folder: Path,
+    spread: Sequence[Sequence[str]],
+    compared: Sequence[Mapping[str, Any]],
+    alone: Sequence[Sequence[str]],
+) -> Iterator[str]:
+    """Means with intervals and ceilings on the files' grid, how far the models of an arm differ, and the pairs. alone: the rows of
+    the baseline."""
+    shown = ("predictions", "region", "n", "mean", "low", "high", "mean_ceiling_dice", "share")
+    rows = [{**row, "share": _share(row)} for row in table.read_csv(folder / "summary.csv") if row["space"] == "native"]
+    head = ["arm", "region", "cases", "Dice", "95 % from", "to", "ceiling", "Dice / ceiling"]
+    yield table.markdown(
+        head, [*([_rounded(row[name]) for name in shown] for row in rows), *([*row, ""] for row in alone)]
+    )
+    if spread:
+        yield table.markdown(
+            ["arm", "region", "models", "Dice of the worst", "of the best", "standard deviation"], spread
+        )
     if compared:
         names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
         head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
         pairs = [{**row, "p_holm": _probability(str(row["p_holm"]))} for row in compared]
         yield table.markdown(head, [[_rounded(str(row[name])) for name in names] for row in pairs])
+
+
+def _spread(arms: Sequence[Arm], models: int, folder: Path) -> list[list[str]]:
+    """Rows on how far the `models` of one arm differ, which differ in seed and fold alone; none if there is one model."""
+    import pandas as pd
+
+    if models == 1:
+        return []
+    scores = pd.read_csv(folder / SCORES).query("space == 'native'")
+    means = scores.groupby(["predictions", "region"], sort=False)["dice"].mean().unstack()
+    rows = []
+    for number, arm in enumerate(arms):  # the predictions are in the order in which `_score` names them
+        of_arm = means.iloc[number * models : (number + 1) * models]
+        for region in dict.fromkeys(scores["region"]):
+            each = of_arm[region]
+            rows.append(
+                [arm.name, region, str(models), *(f"{one:.3f}" for one in (each.min(), each.max(), each.std()))]
+            )
+    return rows
+
+
+def _share(row: Mapping[str, str]) -> str:
+    try:
+        return f"{float(row['mean']) / float(row['mean_ceiling_dice']):.3f}"
+    except (ValueError, ZeroDivisionError):
+        return ""
 
 
 def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
@@ -91,17 +143,15 @@ def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
     return {str(budget): of_budget.to_dict("records") for budget, of_budget in page.groupby("budget")}
 
 
-def _costs(arms: Sequence[Arm], rounds: Sequence[tuple[int, int]], output: Path) -> Iterator[list[str]]:
-    """The row of each arm: name, title, and medians over the rounds."""
-    for arm in sorted(arms, key=lambda arm: plan.NAMES.index(arm.name)):
-        folders = {one: runs.directory_of(arm, *one, output) for one in rounds}
-        each = statistics.median(runs.usual(epoch_seconds(folder)) for folder in folders.values())
-        found = [runs.noted(folder) for folder in folders.values()]
-        epochs = f"{statistics.median(epochs for epochs, _ in found):.0f}"
-        epochs += "" if all(within for _, within in found) else " (more than its time)"
-        peak = max(map(_peak_bytes, folders.values()))
+def _costs(
+    arms: Sequence[Arm], paces: Paces, within: Mapping[str, int], rounds: Sequence[tuple[int, int]], output: Path
+) -> Iterator[list[str]]:
+    """The row of each arm: name, title, pace, and the highest peak of its models."""
+    for arm in arms:
+        peak = max(_peak_bytes(runs.directory_of(arm, *one, output)) for one in rounds)
         memory = f"{peak / 2**30:.2f}" if peak else "not measured"
-        yield [arm.name, arm.title, epochs, f"{each:.1f}", memory]
+        epochs = str(within[arm.name] or "1 (more than its time)")
+        yield [arm.name, arm.title, f"{paces[arm.name].step_seconds:.3g}", epochs, memory]
 
 
 def _peak_bytes(run_dir: Path) -> float:
@@ -111,7 +161,7 @@ def _peak_bytes(run_dir: Path) -> float:
         return 0.0
 
 
-def _conditions(options: argparse.Namespace, output: Path) -> str:
+def _conditions(paces: Paces, options: argparse.Namespace, output: Path) -> str:
     cases = len(plan.tested(output).read_text(encoding="utf-8").split())
     return "\n".join([
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
@@ -119,8 +169,15 @@ def _conditions(options: argparse.Namespace, output: Path) -> str:
         "With one seed the verdicts are about these cases alone.",
         "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back. "
         f"{TITLE.capitalize()}: a discriminant analysis without a network, which arms have to beat.",
-        f"{page.machine()} Seconds are those of this machine, whatever else it did.",
+        "Seconds: the median step of a short training, before the others; the faster of two, for which the arms took turns. "
+        + _disturbance(paces),
+        page.machine(),
     ])  # fmt: skip
+
+
+def _disturbance(paces: Paces) -> str:
+    busy = [f"{name} ({one.busy:.0%} of the cores)" for name, one in paces.items() if one.disturbed]
+    return f"The machine was not idle then: {', '.join(busy)}." if busy else "The machine was idle then."
 
 
 def _probability(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from lms3d.data import split
 from lms3d.data.brats import layouts
 from lms3d.experiments import decisive_comparison as decisive
-from lms3d.experiments.arms import plan, report, runs
+from lms3d.experiments.arms import pace, plan, report, runs
 from lms3d.experiments.harness.commands import CommandFailed
 from lms3d.training import checkpoint
 from tests.caches import private_cache
@@ -22,6 +22,12 @@ from tests.data.small_data import LATE, random_case, write_case
 from tests.lms3d.ranks.started import LAUNCHER
 
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
+"""Of a step, by the arm."""
+
+SCORES = "predictions,case,space,region,dice\n" + "".join(
+    f"{model},{case},native,WT,{dice + 0.1 * case}\n"
+    for model, dice in (("C1", 0.5), ("C2", 0.54), ("D1", 0.6), ("D2", 0.7)) for case in (0, 1)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -37,6 +43,14 @@ def called(monkeypatch):
 
     class Called(list):
         fail = -1
+        slower = 0.0  # for each step of the first turn of short trainings
+
+        def step_seconds(self, command):
+            words = " ".join(command)
+            arms = {"A": "--resolution 16", "B": "--resolution 32", "C": "--box 32x48x32", "D": "--patch 16"}
+            name = next(n for n in ("D", "C", "B", "A") if arms[n] in words)
+            first = sum(arms[name] in " ".join(c) for c in self) == 1
+            return SECONDS[name] + (self.slower if first else 0)
 
         def run(self, command):
             self.append(command)
@@ -45,15 +59,14 @@ def called(monkeypatch):
             where = Path(command[command.index("--output") + 1])
             where.mkdir(parents=True, exist_ok=True)
             if "lms3d.train" in command:
-                each = SECONDS[where.name.split("-")[0]]
                 epochs = range(1, int(command[command.index("--epochs") + 1]) + 1)
-                seconds = [each + 40 * (n == 1) for n in epochs]  # start-up
-                rows = "".join(f"{n},{s}\n" for n, s in zip(epochs, seconds, strict=True))
-                (where / "history.csv").write_text(f"epoch,seconds\n{rows}")
-                (where / "lms_stats.csv").write_text("step,peak_bytes\n1,2147483648\n")
+                (where / "history.csv").write_text("epoch\n" + "".join(f"{n}\n" for n in epochs))
+                rows = "".join(f"train,{n},{self.step_seconds(command) + 40 * (n < 3)},2147483648\n" for n in epochs)
+                (where / "lms_stats.csv").write_text(f"kind,epoch,seconds,peak_bytes\n{rows}")
             elif "lms3d.predict" in command:
                 (where / "predictions.json").write_text("{}")
             else:
+                (where / "scores.csv").write_text(SCORES)
                 (where / "summary.csv").write_text(
                     "predictions,space,region,n,mean,low,high,mean_ceiling_dice\nA,native,WT,4,0.8,0.7,0.9,0.95\n"
                 )
@@ -69,6 +82,7 @@ def arguments(brains, tmp_path, *more):
 
 
 def of_arm(called, name, module="lms3d.train"):
+    """The commands of an arm's models; its short trainings are left out."""
     return [c for c in called if module in c and Path(c[c.index("--output") + 1]).as_posix().find(f"/{name}-fold") >= 0]
 
 
@@ -101,17 +115,44 @@ def test_every_arm_has_its_options_and_the_same_split_seed_and_limit(brains, tmp
 
 
 def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, called):
-    """D is the first: 12 epochs of 0.5 s are 6 s, which are 3 epochs of C and 2 of B."""
+    """D is the first: 12 epochs at 0.5 s a step are 3 epochs of C and 2 of B."""
     assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "C", "D")) == 0
     epochs = {name: [int(c[c.index("--epochs") + 1]) for c in of_arm(called, name)] for name in "BCD"}
-    assert epochs == {"D": [12], "C": [2, 3, 12], "B": [2, 12]}
+    assert epochs == {"D": [12], "C": [3, 12], "B": [2, 12]}
     budgets = [Path(c[c.index("--output") + 1]).name for c in of_arm(called, "C", "lms3d.predict")]
     assert budgets == ["test-time", "test-updates"]
     text = (tmp_path / "out/report.md").read_text()
-    assert "| C | 32x48x32 at 1 mm | 3 | 2.0 | 2.00 |" in text
-    assert "| A | WT | 4 | 0.800 | 0.700 | 0.900 | 0.950 |" in text
+    assert "| C | 32x48x32 at 1 mm | 2 | 3 | 2.00 |" in text
+    assert "| A | WT | 4 | 0.800 | 0.700 | 0.900 | 0.950 | 0.842 |" in text
     assert text.count("| intensities alone | WT | 4 | 0.") == 2
+    assert "standard deviation" not in text  # of one model
     assert "Made by `python -m experiments.decisive_comparison --low 16" in text
+
+
+def test_the_time_of_an_arm_is_measured_before_and_once(brains, tmp_path, called, monkeypatch):
+    """Two turns of the arms, of which the faster counts: other work makes a step slower."""
+    monkeypatch.setattr(pace.psutil, "cpu_percent", lambda seconds: 70.0)
+    called.slower = 5.0
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "D")) == 0
+    short = [Path(c[c.index("--output") + 1]).parent.name for c in called[:4]]
+    assert short == ["pace"] * 4
+    assert ["--patch" in c for c in called[:4]] == [True, False, True, False]
+    found = json.loads((tmp_path / "out/pace.json").read_text())
+    assert {name: one["step_seconds"] for name, one in found.items()} == {"B": 3.0, "D": 0.5}
+    training = len(json.loads(plan.split_of(tmp_path / "out", 0).read_text())["training"])
+    assert found["B"]["epoch_seconds"] == 3.0 * training / 4
+    assert "was not idle then: D (70% of the cores), B (70%" in (tmp_path / "out/report.md").read_text()
+    assert not (tmp_path / "out/pace").exists()
+    called.clear()
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "D")) == 0
+    assert not [c for c in called if "lms3d.train" in c]
+
+
+def test_models_of_one_arm_are_set_beside_each_other(brains, tmp_path, called):
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--seeds", "2")) == 0
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| C | WT | 2 | 0.550 | 0.590 | 0.028 |" in text
+    assert "| D | WT | 2 | 0.650 | 0.750 | 0.071 |" in text
 
 
 def test_tests_of_both_budgets_are_one_family(tmp_path):
@@ -191,35 +232,10 @@ def test_no_arm_starts_from_a_run_that_has_seen_another_visit_of_a_tested_patien
     assert f"its run has seen {tested[0]} (1 cases in all)" in capsys.readouterr().err
 
 
-def test_start_up_is_no_part_of_an_epoch():
-    assert runs.usual([40.0, 2.0, 4.0, 3.0]) == 3
-    assert runs.usual([40.0]) == 40
-    assert runs.spent([40.0, 2.0, 30.0, 3.0]) == 2 * 3 + 2 + 3
-
-
 def test_what_cannot_be_within_the_time_is_told(brains, tmp_path, called, monkeypatch):
-    monkeypatch.setitem(SECONDS, "B", 5.0)  # two epochs are 10 s, and D has 6
+    monkeypatch.setitem(SECONDS, "B", 7.0)  # and D's twelve epochs take 6 a step
     assert decisive.main(arguments(brains, tmp_path, "--arms", "B", "D")) == 0
-    assert "| B | 32^3 | 2 (more than its time) | 5.0 |" in (tmp_path / "out/report.md").read_text()
-
-
-def test_a_machine_that_became_slower_is_told(brains, tmp_path, called, monkeypatch):
-    read = runs.epoch_seconds
-    slower = {"C": [1.0, 1.0, *[3.0] * 10]}  # six of the first kind are within D's 6 s, these are not
-    monkeypatch.setattr(
-        runs, "epoch_seconds", lambda run_dir: slower.get(run_dir.name[0], read(run_dir))[: len(read(run_dir))]
-    )
-    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
-    assert "| C | 32x48x32 at 1 mm | 6 (more than its time) |" in (tmp_path / "out/report.md").read_text()
-
-
-def test_a_run_that_is_stopped_keeps_to_its_number_of_epochs(tmp_path):
-    history = tmp_path / "history.csv"
-    history.write_text("epoch,seconds\n1,42\n2,2\n")
-    assert runs._chosen(tmp_path, 6.0, 12) == 3
-    history.write_text("epoch,seconds\n1,42\n2,2\n3,1\n")
-    assert runs._chosen(tmp_path, 6.0, 12) == 3
-    assert runs.noted(tmp_path) == (3, False)  # until they are trained
+    assert "| B | 32^3 | 7 | 1 (more than its time) |" in (tmp_path / "out/report.md").read_text()
 
 
 OWNED = ["--weights run/best.keras", "--schedule cosine", "--seed=3", "--epochs 4", "--resolution 32", "--patch 16"]
@@ -274,13 +290,14 @@ def test_ranks_are_started_by_the_launcher(brains, tmp_path, called, capsys):
 def test_two_real_ranks_train_an_arm(brains, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     small = ["--epochs", "1", "--model", "unet3d", "--ranks", "2", "--launcher", "horovodrun --gloo -np {ranks}"]
-    fold, out = (0, 1), tmp_path / "out"
+    out = tmp_path / "out"
     out.mkdir()
     options = decisive._parser().parse_args(arguments(brains, tmp_path, "--arms", "A", *small))
     plan.divide(brains, options, out)
-    runs._train(plan.arms(options)[0], 1, *fold, brains, options, out)
+    run_dir = out / "runs/A-fold0-seed1"
+    runs.train(plan.arms(options)[0], 1, 1, plan.split_of(out, 0), run_dir, brains, options)
     assert "  $ horovodrun --gloo -np 2 python -m lms3d.train" in capfd.readouterr().out
-    _, state = checkpoint.load(checkpoint.path_in(out / "runs/A-fold0-seed1"))
+    _, state = checkpoint.load(checkpoint.path_in(run_dir))
     assert state["size"] == 2
 
 

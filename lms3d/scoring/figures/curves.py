@@ -44,7 +44,7 @@ def training_curves(rows: Rows, path: Path) -> Path:
     axes[-1].set(title="Learning rate", xlabel="epoch", ylabel="step of Adam", yscale="log")
     for axis in axes:
         plain(axis)
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # even if there is one epoch
     return save(figure, path)
 
 
