@@ -83,6 +83,11 @@ class Program:
     def name(self) -> str:
         return SCOPE + producer_name(self.outputs[0])
 
+    @property
+    def replaced(self) -> set[str]:
+        """The ops that leave the step."""
+        return set(self.ops) - self.kept_views
+
 
 def groups(graph: StepGraph, fusible: Fusible) -> list[tuple[str, ...]]:
     """The ops of each group in traced order; groups of later stages come first (FUSION-1). One op alone is no group."""
@@ -282,7 +287,7 @@ def _by_root(graph: StepGraph) -> dict[str, tuple[set[str], list[int]]]:
 
 def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, workspace_bytes: int = 0) -> StepGraph:
     """The step with a program in place of its ops, without ops that nobody reads any more. wanted: see `ir.without_dead`."""
-    gone = set(made.ops) - made.kept_views
+    gone = made.replaced
     outputs = [Tensor(f"{made.name}:{i}", *_size(graph.tensors[t])) for i, t in enumerate(made.outputs)]
     renamed = {old: new.name for old, new in zip(made.outputs, outputs, strict=True)}
     call = Op(

@@ -23,7 +23,15 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.engine.native import kernels
-from lms3d.engine.passes.base import Function, Pass, require_unplanned, require_without_programs
+from lms3d.engine.passes.base import (
+    Function,
+    Pass,
+    Returned,
+    require_returned,
+    require_unplanned,
+    require_without_programs,
+    returned,
+)
 from lms3d.engine.passes.edits import Edits
 from lms3d.engine.slabs.levels import AXIS, found_in
 from lms3d.engine.slabs.program import Input, Key, Made, Program
@@ -65,23 +73,19 @@ class Slice(Pass):
     def __init__(self, slabs: Mapping[int, int]) -> None:
         self.slabs = slabs
         self.made: Slicing | None = None
-        self._returned: list[tf.TensorShape] = []
+        self._returned: Returned = []
 
     def requires(self, function: Function) -> None:
         require_unplanned(self, function)
         require_without_programs(self, function)
-        self._returned = [t.shape for t in function.graph.outputs]
+        self._returned = returned(function)
 
     def run(self, function: Function) -> bool:
         self.made = slice_function(function, self.slabs)
         return self.made.changed
 
     def ensures(self, function: Function) -> None:
-        for tensor, shape in zip(function.graph.outputs, self._returned, strict=True):
-            if not tensor.shape.is_compatible_with(shape):
-                raise RuntimeError(
-                    f"pass {self.name}: {tensor.name!r} has the shape {tensor.shape}; expected {shape}; please report this graph"
-                )
+        require_returned(self, function, self._returned)
 
     def __str__(self) -> str:
         sliced = 0 if self.made is None else len(self.made.program.sliced)

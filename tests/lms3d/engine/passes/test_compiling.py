@@ -21,11 +21,11 @@ from lms3d import plan, tasks
 from lms3d.engine import choosing, plan_cache, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import PROGRAM_TYPE, StepGraph
-from lms3d.engine.passes import compiling, updates
+from lms3d.engine.passes import compiling, manager, updates
 from lms3d.engine.passes.compiling import compile_step, pays
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.tensorflow import functions, op_costs, programs, reading
+from lms3d.engine.tensorflow import functions, op_costs, programs, reading, surgery
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
 from lms3d.errors import DoesNotFit, InputError
@@ -240,6 +240,45 @@ def test_effects_and_random_numbers_stay(monkeypatch):
     run(numbers())
     assert len(seen) == 2
     np.testing.assert_allclose(count, 2 * (tf.tanh(numbers()) * 2 + 1), rtol=1e-4, atol=1e-5)
+
+
+def _beside(*_):
+    """Leaves the readers of the ops with the ops."""
+
+
+def _of_another_type(graph, program, outputs, edits):
+    _redirect(graph, program, outputs, edits)
+    with surgery.insertion(graph, None):
+        surgery.replace_outputs(graph, {graph.outputs[0].name: tf.cast(graph.outputs[0], tf.float64)})
+
+
+def _without_effect(graph, program, outputs, edits):
+    _redirect(graph, program, outputs, edits)
+    graph.control_outputs = []
+
+
+_redirect = compiling._redirect
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (_beside, "'.*' runs beside its program"),
+        (_of_another_type, "'.*' is .* of float64; expected .* of float32"),
+        (_without_effect, "'AssignAddVariableOp' no longer runs"),
+    ],
+)
+def test_a_pass_that_does_not_keep_its_promise_is_found(broken, found, monkeypatch):
+    costs(monkeypatch, lambda _: FAST)
+    monkeypatch.setattr(compiling, "_redirect", broken)
+    count = tf.Variable(tf.zeros(SPEC.shape))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(x)
+        return chain(x)
+
+    with pytest.raises(RuntimeError, match=f"pass compile: {found}; please report this graph"):
+        manager.run(traced(step), [compiling.Compile()])
 
 
 def _called(op: tf.Operation) -> Any:
