@@ -27,7 +27,7 @@ from lms3d.experiments.accelerator.study import FAILED, Study
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.reporting.runs import NOTE, Run
+from lms3d.experiments.reporting.runs import NOTE, CommandRun
 from lms3d.files import writable_folder, write_json
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
@@ -89,7 +89,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 def _note(output: Path, typed: str, card: Card, *, exit_code: int, seconds: float) -> None:
     """Writes down how the command ended, so that `experiments.report` can show the page."""
-    run = Run(
+    run = CommandRun(
         command=typed, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
     )  # fmt: skip
     write_json(output / NOTE, asdict(run))

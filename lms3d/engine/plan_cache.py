@@ -39,7 +39,7 @@ from lms3d.errors import DoesNotFit, StorageError
 Answer = tuple[Plan, Prediction] | DoesNotFit
 
 
-def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
+def cached_plan(request: StepRequest) -> tuple[Plan, Prediction]:
     """As `planning.make_plan`, from the cache if the same was asked before (`prediction.from_cache`)."""
     name = key(request)
     if name is None:

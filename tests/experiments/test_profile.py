@@ -66,7 +66,7 @@ def test_transfers_are_those_that_the_tier_counted(profiled):
     assert found.into.size_bytes == total(rows, "swapped_in_bytes") > 0
     assert (found.out.transfers, found.into.transfers) == (total(rows, "swap_outs"), total(rows, "swap_ins"))
     assert (
-        report.Run(name="", profile=found, counted=report.counted_bytes(folder / "lms_stats.csv", found)).check
+        report.ProfiledRun(name="", profile=found, counted=report.counted_bytes(folder / "lms_stats.csv", found)).check
         == "the same"
     )
     steps = intervals.union(step.interval for step in trace.steps)

@@ -74,7 +74,7 @@ def jobs(monkeypatch):
 
     def same(reference, run):
         if becomes.get(run.parent.name) == "damaged":
-            raise ranks.checkpoint.Damaged("it cannot be read")
+            raise ranks.checkpoint.DamagedCheckpoint("it cannot be read")
         return becomes.get(run.parent.name) != "other"
 
     monkeypatch.setattr(ranks, "finish", finish)

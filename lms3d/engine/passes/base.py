@@ -84,7 +84,7 @@ def require_unplanned(one: Pass, function: Function) -> None:
     """RuntimeError if a plan's nodes are in the graph."""
     if was_rewritten(function.graph):
         raise RuntimeError(
-            f"pass {one.name}: found the nodes of a plan; expected a step without any; run it before move"
+            f"pass {one.name}: found the nodes of a plan; expected a step without any; run it before rewrite"
         )
 
 

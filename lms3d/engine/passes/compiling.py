@@ -42,7 +42,7 @@ from lms3d.engine.passes.edits import Edits
 from lms3d.engine.prediction import Compiled
 from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.capture import argument, capture, is_argument, is_stateful, on_device, traced_order, wanted
-from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
+from lms3d.engine.tensorflow.programs import Costs, Pair, ProgramCandidate
 
 log = logging.getLogger("lms3d")
 
@@ -213,7 +213,7 @@ def _constant(tensor: tf.Tensor) -> np.ndarray | None:
 
 def _decided(
     graph: tf.Graph, step: StepGraph, fusible: Fusible, folded: dict[str, np.ndarray], costs: Costs
-) -> Iterator[tuple[Candidate, Pair]]:
+) -> Iterator[tuple[ProgramCandidate, Pair]]:
     """The programs to take, from the end of the step to its beginning (FUSION-4)."""
     names, peak = wanted(graph), peak_bytes(step)
     least = max(tuning.PROGRAM_BYTES, int(tuning.PROGRAM_SHARE * fusion.moved(step, step.by_name)))
@@ -221,7 +221,7 @@ def _decided(
         alive = [name for name in group if name in step.by_name]
         program = fusion.program(step, alive, fusible) if fusion.moved(step, alive) >= least else None
         for form in _forms(program):
-            candidate = Candidate(graph, form, folded)
+            candidate = ProgramCandidate(graph, form, folded)
             pair = costs.pair(candidate)
             if pair is None or pair.seconds > pair.plain_seconds:
                 continue
@@ -250,7 +250,7 @@ def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
 # -- the edit ------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], edits: Edits) -> list[tf.Operation]:
+def _carry_out(graph: tf.Graph, candidates: Sequence[ProgramCandidate], edits: Edits) -> list[tf.Operation]:
     """Makes the ops that call the programs, and returns them. candidates: in the order in which they run."""
     if not candidates:
         return []

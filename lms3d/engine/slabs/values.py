@@ -73,9 +73,9 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """A tensor of the sliced step: output `index` of an op that the program makes, or a tensor of the trace (`trace`).
+    """A tensor of the sliced step: output `index` of an op that `sliced_step` makes, or a tensor of the trace (`trace`).
 
-    phase, place: when it is made (`program`). barrier: it is made from all slabs of a tensor.
+    phase, place: when it is made (`sliced_step`). barrier: it is made from all slabs of a tensor.
     """
 
     shape: Shape

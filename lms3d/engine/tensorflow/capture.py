@@ -274,6 +274,17 @@ def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence
     return peak_bytes(StepGraph(_ops(graph, compute_device), kept))
 
 
+def _tensor(tensor: tf.Tensor, size_bytes: int | None) -> Tensor:
+    known = tensor.dtype not in _OPAQUE
+    return Tensor(
+        name=tensor.name,
+        bytes=size_bytes,
+        rank=tensor.shape.rank if known else None,
+        shape=tuple(tensor.shape) if known and tensor.shape.is_fully_defined() else None,
+        dtype=tensor.dtype.name,
+    )
+
+
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
     here = on_device(op, compute_device)
     inside = bodies.kept(op, lambda graph, lasting: held_bytes(graph, compute_device, lasting)) if here else None
@@ -283,10 +294,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         type=PROGRAM_TYPE if reading.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
-        outputs=tuple(
-            Tensor(t.name, n, None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
-            for t, n in zip(op.outputs, sizes, strict=True)
-        ),
+        outputs=tuple(_tensor(t, n) for t, n in zip(op.outputs, sizes, strict=True)),
         stateful=is_stateful(op),
         workspace_bytes=inside.workspace if inside else 0,
         view=_is_view(op),

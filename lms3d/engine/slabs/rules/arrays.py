@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules.elementwise import layout_of
 from lms3d.engine.slabs.rules.registry import broadcast, is_sliced, lined_up, places, rule, shape_of, sliced
+from lms3d.engine.slabs.sliced_step import Builder, Input
 from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
 
 

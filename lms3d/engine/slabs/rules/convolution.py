@@ -23,7 +23,6 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range, Window
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules import windows as common
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced, summed
 from lms3d.engine.slabs.rules.windows import (
@@ -36,6 +35,7 @@ from lms3d.engine.slabs.rules.windows import (
     readable,
     whole_layout,
 )
+from lms3d.engine.slabs.sliced_step import Builder, Input
 from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 

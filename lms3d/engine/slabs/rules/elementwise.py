@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import broadcast, is_sliced, lined_up, places, rule, shape_of, sliced
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
 
 _UNARY = [

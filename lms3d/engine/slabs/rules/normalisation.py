@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced, summed
 from lms3d.engine.slabs.rules.windows import channels_last, layout_of, part, readable
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Value, Whole
 
 _APPLY: dict[str, Any] = {"is_training": False, "exponential_avg_factor": 1.0}

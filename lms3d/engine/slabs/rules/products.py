@@ -9,8 +9,8 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced, summed
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 

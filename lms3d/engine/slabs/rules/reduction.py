@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced, summed
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
 
 _TOGETHER = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Spec, Value, Whole
 from lms3d.registry import Registry
 

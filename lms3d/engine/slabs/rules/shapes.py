@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Shape, Sliced, Value, Whole
 
 

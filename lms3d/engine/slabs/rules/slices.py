@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, sliced
 from lms3d.engine.slabs.rules.windows import zeros
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Shape, Sliced, Value
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range, Window
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import shape_of
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
 
 

@@ -44,7 +44,7 @@ class Made:
 
 
 @dataclass
-class Program:
+class SlicedStep:
     """The parts of a sliced step.
 
     made: new ops. kept: name of an op of the trace that stays -> its place in the order. redirected: (op of the trace, index of its
@@ -87,7 +87,7 @@ class Builder:
     """Makes the ops of one node after the other. Rules call it."""
 
     def __init__(self, levels: Levels) -> None:
-        self.levels, self.program = levels, Program()
+        self.levels, self.step = levels, SlicedStep()
         self.phase = 0  # ORDER-1: the phase of the large ops so far
         self._parts: dict[tuple[int, int, int, int], Ref] = {}
         self._values: list[Value] = []  # the values that `_parts` names by id must live on
@@ -112,13 +112,13 @@ class Builder:
     ) -> tuple[Ref, ...]:
         """The outputs of a new op. place: the earliest that it may have."""
         phase, place = self.when(refs_in(inputs), place)
-        self.program.made.append(
+        self.step.made.append(
             Made(
                 type=kind, inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes or {}, node=self.node,
                 key=(phase, place, self._index),
             )
         )  # fmt: skip
-        number = len(self.program.made) - 1
+        number = len(self.step.made) - 1
         return tuple(
             Ref(shape or (), dtype, phase, place, op=number, index=i, barrier=barrier)
             for i, (shape, dtype) in enumerate(outputs)
