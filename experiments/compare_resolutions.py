@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_json, write_text
 from lms3d.data import pseudonyms
 from lms3d.experiments.harness import baseline, command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.table import markdown
-from lms3d.files import writable_folder, write_json, write_text
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_json
 from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
@@ -28,7 +29,6 @@ from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.reporting.runs import NOTE, CommandRun
-from lms3d.files import writable_folder, write_json
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
 

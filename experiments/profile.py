@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli, tasks
+from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.profiling import lanes, measure, report, xplane
 from lms3d.experiments.profiling.report import ProfiledRun
-from lms3d.files import writable_folder
 from lms3d.units import format_size
 
 _DESCRIPTION = """\

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, console
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.commands import data_folder
 from lms3d.experiments.reporting.chapters import CHAPTERS, Chapter
 from lms3d.experiments.reporting.runs import NOTE, CommandRun, brought, known, run
-from lms3d.files import writable_folder
 from lms3d.units import format_seconds
 
 _DESCRIPTION = """\

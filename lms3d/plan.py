@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, command_options, console, errors, tasks
+from lms3d.atomic_files import writable_folder
 from lms3d.cli import LONGEST_SIDE
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import writable_folder
 from lms3d.tasks import TASKS
 from lms3d.training import needs
 from lms3d.units import format_size
@@ -78,14 +78,17 @@ def _choose(given: dict[str, Any]) -> None:
 
 
 def _list_machines() -> None:
-    from lms3d.machines import files
+    from lms3d.machines import machine_files
 
-    rows = [(files.HERE, "this machine, measured"), *((name, files.load(name).title) for name in files.names())]
+    rows = [
+        (machine_files.HERE, "this machine, measured"),
+        *((name, machine_files.load(name).title) for name in machine_files.names()),
+    ]
     console.table("Machines", ("--machine", ""), rows, left=2)
 
 
 def _on_machine(given: dict[str, Any]) -> None:
-    from lms3d.machines import files
+    from lms3d.machines import machine_files
 
     name, largest = given.pop("machine"), given.pop("largest", False)
     refused = (*ELSEWHERE_REFUSED, *(("resolution",) if largest else ()))
@@ -94,7 +97,7 @@ def _on_machine(given: dict[str, Any]) -> None:
             raise InputError(
                 f"--{option.replace('_', '-')} is not for --machine{' --largest' if largest else ''}; leave it out"
             )
-    machine = None if name == files.HERE else files.load(name)
+    machine = None if name == machine_files.HERE else machine_files.load(name)
     options = tasks.chosen(given)
     if machine is not None and options.precision != "float32":
         raise InputError(f"--precision {options.precision}: the rates of --machine are those of float32; leave it out")

@@ -9,13 +9,13 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from lms3d.atomic_files import write_json
 from lms3d.experiments.arms import plan
 from lms3d.experiments.arms.plan import Arm
 from lms3d.experiments.harness import commands
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.ranks import Launcher
 from lms3d.experiments.harness.runs import epoch_seconds
-from lms3d.files import write_json
 from lms3d.tasks.volumes.label_maps import INDEX
 
 LEAST_EPOCHS = 2

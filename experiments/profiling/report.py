@@ -96,7 +96,7 @@ def figures(run: ProfiledRun) -> list[tuple[str, str]]:
 
 def write(runs: Sequence[ProfiledRun], folder: Path) -> None:
     """Writes profile.csv and profile.json."""
-    from lms3d.files import write_text
+    from lms3d.atomic_files import write_text
 
     write_csv(folder / "profile.csv", COLUMNS, [_record(run) for run in runs])
     values = [{"run": run.name, "told_bytes": run.counted, **asdict(run.profile)} for run in runs]

@@ -14,11 +14,11 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from lms3d.atomic_files import write_text
 from lms3d.experiments.harness.table import markdown
 from lms3d.experiments.reporting.chapters import Chapter
 from lms3d.experiments.reporting.published import Table
 from lms3d.experiments.reporting.runs import LOG, CommandRun
-from lms3d.files import write_text
 from lms3d.scoring import page
 from lms3d.units import format_seconds
 

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lms3d.atomic_files import link_or_copy, write_json
 from lms3d.experiments.harness import commands
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.reporting.chapters import Chapter
-from lms3d.files import link_or_copy, write_json
 
 NOTE, LOG = "run.json", "log.txt"
 

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lms3d import console
+from lms3d.atomic_files import link_or_copy, replacing
 from lms3d.common import json_values
 from lms3d.errors import InputError
-from lms3d.files import link_or_copy, replacing
 
 _STATE = "state.json"
 _DIGEST_BYTES = 64

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d import console
+from lms3d.atomic_files import writable_folder
 from lms3d.config import TrainConfig
 from lms3d.device import memory as device_memory
 from lms3d.device import startup
 from lms3d.errors import InputError, Interrupted
-from lms3d.files import writable_folder
 from lms3d.ranks.elastic import Memory
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from lms3d.training import checkpoint
 from tests.lms3d.ranks.started import Started
 from tests.stress import outcome, shim

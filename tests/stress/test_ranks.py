@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from tests.lms3d.ranks import started
 from tests.stress import ranks
 from tests.stress.ranks import Ended
