@@ -41,7 +41,7 @@ from lms3d.engine.passes.base import (
 from lms3d.engine.passes.edits import Edits
 from lms3d.engine.prediction import Compiled
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import argument, capture, is_argument, is_stateful, on_device, traced_order, wanted
+from lms3d.engine.tensorflow.capture import argument, capture, is_argument, on_device, runs_once, traced_order, wanted
 from lms3d.engine.tensorflow.programs import Costs, Pair, ProgramCandidate
 
 log = logging.getLogger("lms3d")
@@ -192,7 +192,7 @@ def _fusible(
 
 
 def _may_compile(op: tf.Operation, device: str) -> bool:
-    alone = is_stateful(op) or reading.in_loop(op) or not on_device(op, device)
+    alone = runs_once(op) or reading.in_loop(op) or not on_device(op, device)
     return not alone and all(map(_is_data, op.outputs))
 
 

@@ -38,7 +38,7 @@ from lms3d.engine.slabs.sliced_step import Input, Key, Made, SlicedStep
 from lms3d.engine.slabs.step import slice_step
 from lms3d.engine.slabs.values import Node, Ref, Shape, Spec
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import argument, is_argument, is_stateful, traced_order
+from lms3d.engine.tensorflow.capture import argument, is_argument, runs_once, traced_order
 
 log = logging.getLogger("lms3d")
 
@@ -128,7 +128,7 @@ def _node(op: tf.Operation) -> Node:
     known = set(op.node_def.attr)
     names = [n for n in _parameters(op.type) if n in known]
     calls = any(a.HasField("func") for a in op.node_def.attr.values())
-    sliceable = not is_stateful(op) and not reading.in_loop(op) and not calls and bool(_parameters(op.type))
+    sliceable = not runs_once(op) and not reading.in_loop(op) and not calls and bool(_parameters(op.type))
     return Node(
         name=op.name,
         type=op.type,

@@ -48,7 +48,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SlabLayout:
     """How a tensor is cut: along `axis`, whose planes are `groups` times the planes 0 .. bounds[-1] one after the other.
 
     If the axis is a batch axis and a spatial axis merged, `groups` is above 1; each slab then has its planes of all groups.
@@ -101,7 +101,7 @@ class Sliced:
     """A tensor of the trace that exists as slabs only."""
 
     spec: Spec
-    layout: Layout
+    layout: SlabLayout
     pieces: tuple[Ref, ...]
 
 

@@ -124,7 +124,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
         or reading.in_loop(op)
-        or is_stateful(op)
+        or runs_once(op)
         or not op.outputs
         or any(t.dtype in _OPAQUE for t in tensors)
         or not all(t.shape.is_fully_defined() or is_reserve(t) for t in tensors)
@@ -150,7 +150,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def is_stateful(op: tf.Operation) -> bool:
+def runs_once(op: tf.Operation) -> bool:
     """True for an op that must run exactly once.
 
     Horovod's ops are not marked as stateful, but each waits for the same op of all ranks: one that ran twice, or alone, would wait
@@ -256,7 +256,7 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
             inputs=tuple(t.name for t in op.inputs),
             control_inputs=tuple(c.name for c in op.control_inputs),
             outputs=tuple(Tensor(t.name) for t in op.outputs),
-            stateful=is_stateful(op),
+            stateful=runs_once(op),
             in_loop=reading.in_loop(op),
         )
         for op in graph.get_operations()
@@ -295,7 +295,7 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
         outputs=tuple(_tensor(t, n) for t, n in zip(op.outputs, sizes, strict=True)),
-        stateful=is_stateful(op),
+        stateful=runs_once(op),
         workspace_bytes=inside.workspace if inside else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,

@@ -89,7 +89,7 @@ class ProgramCandidate:
         def run(*passed: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(inputs, passed, strict=True))
             given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
-            tensors = functions.replay(ops, given)
+            tensors = functions.copy_ops(ops, given)
             return [tensors[name] for name in self.program.outputs]
 
         return functions.trace(run, *(self._spec(name) for name in inputs))

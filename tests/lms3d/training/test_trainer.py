@@ -17,7 +17,7 @@ from lms3d import atomic_files
 from lms3d.errors import Diverged, Interrupted
 from lms3d.ranks import variables
 from lms3d.training import checkpoint, trainer
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 from tests.power_cut import PowerCut
 
 STEPS = 4
@@ -53,7 +53,7 @@ def run(run_dir, *callbacks, epochs=4, resume=False, model=None, on_interrupt=la
         training=lambda first: dataset(tf.data.Dataset.range(first, 10**6)),
         validation=dataset(tf.data.Dataset.range(900, 903)),
     )
-    schedule = Schedule(epochs=epochs, steps_per_epoch=STEPS, **options)
+    schedule = TrainingSchedule(epochs=epochs, steps_per_epoch=STEPS, **options)
     job = Job(run_dir=run_dir, resume=resume, on_interrupt=on_interrupt)
     return model, trainer.train(model, data, schedule, job, callbacks)
 
