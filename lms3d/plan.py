@@ -37,7 +37,7 @@ Nothing is trained and no data is read. The limit need not exist on this machine
   python -m lms3d.plan --resolution 192 --memory-limit 8GiB
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
   python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
-  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why conv3d_4   # why is this tensor recomputed?
+  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why encoder0_b_conv_1/convolution   # why does it leave?
   python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
   python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 

@@ -21,7 +21,7 @@ from lms3d.units import format_size
 
 LISTED = 8  # readers, and nearest names
 MOST_ROWS = 24  # of tensors that a name may mean: what a terminal shows at once
-CLOSE = 0.4  # of `difflib`: names of ops are long, and share their ends
+CLOSE = 0.4  # of `difflib`: parts of names share their ends
 
 
 def show(planned: Planned, name: str) -> None:
@@ -65,7 +65,10 @@ def _refuse(name: str, root: str, large: list[str], graph: StepGraph) -> list[De
         raise InputError(
             f"--why {name}: LMS decides nothing about {root}, because {_obstacle(root, graph)}; name a large tensor"
         )
-    nearest = get_close_matches(name, large, n=LISTED, cutoff=CLOSE)
+    parts: dict[str, str] = {}
+    for tensor in large:
+        parts |= dict.fromkeys(tensor.split("/"), tensor)
+    nearest = dict.fromkeys(parts[part] for part in get_close_matches(name, parts, n=LISTED, cutoff=CLOSE))
     advice = f"the nearest are {', '.join(nearest)}" if nearest else "leave --why out to see the largest ones"
     raise InputError(f"--why {name}: no large tensor of the step has that in its name; {advice}")
 

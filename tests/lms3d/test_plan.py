@@ -14,12 +14,12 @@ from lms3d.engine import plan_cache, sweep
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.planners import tflms
-from lms3d.engine.prediction import Figures
+from lms3d.engine.prediction import Decision, Figures
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import alternatives
 from lms3d.engine.step_model.planned_step import PlannedStep
 from lms3d.engine.step_model.problem import reduce
-from lms3d.errors import DoesNotFit
+from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import report
 from lms3d.keras_step.estimate import Planned
 from lms3d.plan_display import summary, why
@@ -144,6 +144,16 @@ def test_why_of_an_unknown_tensor_is_one_line(toy, capsys, name, message):
     code, _, err = run(capsys, "--memory-limit", "36MiB", "--why", name)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
+
+
+def test_a_part_of_a_long_name_that_is_misspelt_finds_the_name():
+    names = [f"network_1/{block}_conv_1/convolution:0" for block in ("encoder0", "decoder3")]
+    decisions = tuple(Decision(tensor=name, bytes=MIB, action="keep") for name in names)
+    prediction = replace(
+        plan_cache.cached_plan(Settings(limit_bytes=1 << 40).request(GRAPH, MACHINE))[1], decisions=decisions
+    )
+    with pytest.raises(InputError, match=f"the nearest are {names[1]}, {names[0]}"):
+        why.matching("decoder_conv_1", prediction, GRAPH)
 
 
 def test_sweep(toy, capsys, tmp_path):

@@ -24,13 +24,13 @@ from collections.abc import Iterator, Sequence, Set
 import tensorflow as tf
 
 from lms3d.device.pool_layout import CRUMB_BYTES
-from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES, Op, topological, without_dead
+from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES
 from lms3d.engine.liveness import SLICE_TYPES
 from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.passes.identities import pass_identities
 from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.bodies import size
-from lms3d.engine.tensorflow.capture import held_bytes, wanted
+from lms3d.engine.tensorflow.capture import held_bytes, traced_order
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
@@ -67,7 +67,7 @@ def _early(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]
     updates = {op: updated for op in found if not reading.in_loop(op) and (updated := _updated(op))}
     if not updates:
         return
-    place = _places(graph, found, {op.name for op in updates})
+    place = _places(graph, [op.name for op in updates])
     holders: dict[str, list[tf.Operation]] = defaultdict(list)
     for op in found:
         if op.type == "ReadVariableOp" and op.name in place:
@@ -162,24 +162,12 @@ def _updated(op: tf.Operation) -> set[str]:
     return found
 
 
-def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> dict[str, int]:
+def _places(graph: tf.Graph, updates: Sequence[str]) -> dict[str, int]:
     """Op -> its place in an order in which updates come as late as they can, and are among themselves as traced.
 
     Edges along this order make no cycle. Ops that never run have no place.
     """
-    light = [
-        Op(
-            op.name,
-            op.type,
-            tuple(t.name for t in op.inputs),
-            tuple(c.name for c in op.control_inputs),
-            stateful=reading.is_stateful(op),
-            in_loop=reading.in_loop(op),
-        )
-        for op in found
-    ]
-    ops = topological(without_dead(light, wanted(graph)), urgent=lambda op: op.name not in updates)
-    return {op.name: i for i, op in enumerate(ops)}
+    return {op.name: i for i, op in enumerate(traced_order(graph, last=updates))}
 
 
 def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:

@@ -247,8 +247,23 @@ def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
     return int(op.outputs[0].shape.num_elements() * (1 if window <= np.iinfo(np.uint8).max else 4))
 
 
-def traced_order(graph: tf.Graph) -> list[tf.Operation]:
-    """The ops that run, each after the ops that it waits for, as close to the traced order as possible."""
+def _tensor(tensor: tf.Tensor, size_bytes: int | None) -> Tensor:
+    known = tensor.dtype not in _OPAQUE
+    return Tensor(
+        name=tensor.name,
+        bytes=size_bytes,
+        rank=tensor.shape.rank if known else None,
+        shape=tuple(tensor.shape) if known and tensor.shape.is_fully_defined() else None,
+        dtype=tensor.dtype.name,
+    )
+
+
+def traced_order(graph: tf.Graph, *, last: Sequence[str] = ()) -> list[tf.Operation]:
+    """The ops that run, each after the ops that it waits for, as close to the traced order as possible.
+
+    last: names of the ops that come as late as they can.
+    """
+    late = frozenset(last)
     bare = [
         Op(
             name=op.name,
@@ -261,7 +276,7 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
         )
         for op in graph.get_operations()
     ]
-    ops = topological(without_dead(bare, wanted(graph)))
+    ops = topological(without_dead(bare, wanted(graph)), urgent=lambda op: op.name not in late)
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
@@ -272,17 +287,6 @@ def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence
     """
     kept = frozenset(t.name for t in (*graph.outputs, *lasting))
     return peak_bytes(StepGraph(_ops(graph, compute_device), kept))
-
-
-def _tensor(tensor: tf.Tensor, size_bytes: int | None) -> Tensor:
-    known = tensor.dtype not in _OPAQUE
-    return Tensor(
-        name=tensor.name,
-        bytes=size_bytes,
-        rank=tensor.shape.rank if known else None,
-        shape=tuple(tensor.shape) if known and tensor.shape.is_fully_defined() else None,
-        dtype=tensor.dtype.name,
-    )
 
 
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
