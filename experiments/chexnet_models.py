@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.table import cell, markdown, read_csv, write_csv
-from lms3d.files import writable_folder
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 

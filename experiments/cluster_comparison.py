@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import COMPARED, Point, Result
 from lms3d.experiments.feeding.spread import difference
 from lms3d.experiments.harness import command, page, table
 from lms3d.experiments.harness.table import markdown
-from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
 Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:

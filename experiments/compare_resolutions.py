@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_json, write_text
 from lms3d.data import pseudonyms
 from lms3d.experiments.harness import baseline, command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.table import markdown
-from lms3d.files import writable_folder, write_json, write_text
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ AS_IN_THE_CASE_STUDY = ("--normalisation", "global", "--no-anti-alias")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ModelRun:
     """One model to train."""
 
     resolution: int
@@ -102,7 +102,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     print(f"written: {output}")
 
 
-def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
+def plan(options: argparse.Namespace, data: Path, output: Path) -> list[ModelRun]:
     """The runs, all of one seed before the next, so that an early stop leaves a comparison of fewer models."""
     planned = []
     for seed in range(1, options.models + 1):
@@ -114,7 +114,7 @@ def plan(options: argparse.Namespace, data: Path, output: Path) -> list[Run]:
 
 def _run_of(
     options: argparse.Namespace, data: Path, resolution: int, seed: int, directory: Path, split: Path | None
-) -> Run:
+) -> ModelRun:
     """A run, with its command. split: None draws a split by the run's own seed."""
     lms = options.lms and resolution == options.high
     command = [*of_module("lms3d.train"), "--data", str(data), "--resolution", str(resolution)]
@@ -123,7 +123,7 @@ def _run_of(
     command += ["--split", str(split)] if split else []
     command += ["--labels", options.labels] if options.labels else []
     command += ["--memory-limit", str(options.memory_limit)] if options.memory_limit else []
-    return Run(resolution=resolution, seed=seed, directory=directory, train=tuple(command))
+    return ModelRun(resolution=resolution, seed=seed, directory=directory, train=tuple(command))
 
 
 def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None:
@@ -143,7 +143,7 @@ def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None
     write_text(output / "split.json", (best.directory / "split.json").read_text(encoding="utf-8"))
 
 
-def average(some: Sequence[Run], output: Path) -> tuple[pd.DataFrame, Ways]:
+def average(some: Sequence[ModelRun], output: Path) -> tuple[pd.DataFrame, Ways]:
     """Writes the scores of every run as scores_per_model.csv. Returns their means over the models of each resolution, also by each
     way in which empty regions count."""
     from lms3d.console import progress
@@ -201,7 +201,7 @@ def _report(
     return page.write(output / "report.md", sections)
 
 
-def _conditions(some: Sequence[Run], typed: str) -> list[str]:
+def _conditions(some: Sequence[ModelRun], typed: str) -> list[str]:
     """How the numbers were made: the machine, the seconds of each run, and the command."""
     seconds = [[run.directory.name, f"{json.loads(run.finished.read_text())['seconds']:.0f}"] for run in some]
     notes = (
@@ -211,7 +211,7 @@ def _conditions(some: Sequence[Run], typed: str) -> list[str]:
     return [notes, markdown(["run", "training seconds"], seconds), f"Made by `{typed}`."]
 
 
-def _train(run: Run) -> None:
+def _train(run: ModelRun) -> None:
     """Train `run` to its end, from its last checkpoint if it has one. Does nothing for a finished run."""
     if run.finished.exists():
         return
@@ -219,7 +219,7 @@ def _train(run: Run) -> None:
     write_json(run.finished, {"seconds": sum(runs.epoch_seconds(run.directory))})
 
 
-def _predict(run: Run) -> None:
+def _predict(run: ModelRun) -> None:
     if not (run.directory / "predictions" / "predictions.json").exists():
         commands.run([*of_module("lms3d.predict"), str(run.directory)])
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli
+from lms3d.atomic_files import writable_folder, write_json
 from lms3d.experiments.harness import command, methods, page, store
 from lms3d.experiments.harness.bench import Bench, Trainer, means
 from lms3d.experiments.harness.child import Child, ChildFailed
@@ -36,7 +37,6 @@ from lms3d.experiments.harness.store import Record, Records
 from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.experiments.links import machines
 from lms3d.experiments.links.link import Link
-from lms3d.files import writable_folder, write_json
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms
 from lms3d.experiments.arms import pace, plan, report, runs
 from lms3d.experiments.harness import command, commands, store
 from lms3d.experiments.harness.ranks import HORVODRUN
-from lms3d.files import writable_folder
 
 FREE = ("output", "anonymous", "folds", "seeds")
 """Options that may differ between calls with the same --output."""

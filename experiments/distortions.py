@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lms3d import cli
+from lms3d.atomic_files import replacing
 from lms3d.console import progress
 from lms3d.data import pseudonyms
 from lms3d.data.brats import layouts
@@ -19,7 +20,6 @@ from lms3d.data.phantoms import brains
 from lms3d.data.volumes import cache, normalise
 from lms3d.data.volumes.distortions import DISTORTIONS, Sample
 from lms3d.experiments.harness import command
-from lms3d.files import replacing
 
 _DESCRIPTION = """\
 Draw one case as it is, and after each of the distortions that `lms3d.train --distort` adds: T1 with contrast and FLAIR, the slice

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.links import machines, study
 from lms3d.experiments.links.copying import copy_seconds_per_byte
 from lms3d.experiments.links.study import FLOOR, SHARES, Study
 from lms3d.experiments.overhead.schedule import Wanted
-from lms3d.files import writable_folder
 
 _DESCRIPTION = """\
 Measure what LMS, TFLMS's automatic tuning, swapping everything and recomputation cost if the link to the swap tier is as slow for

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_json
 from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
@@ -27,8 +28,7 @@ from lms3d.experiments.accelerator.study import FAILED, Study
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.reporting.runs import NOTE, Run
-from lms3d.files import writable_folder, write_json
+from lms3d.experiments.reporting.runs import NOTE, CommandRun
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
 
@@ -89,7 +89,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 def _note(output: Path, typed: str, card: Card, *, exit_code: int, seconds: float) -> None:
     """Writes down how the command ended, so that `experiments.report` can show the page."""
-    run = Run(
+    run = CommandRun(
         command=typed, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
     )  # fmt: skip
     write_json(output / NOTE, asdict(run))

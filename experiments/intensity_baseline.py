@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli
+from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms, split
 from lms3d.data.brats import layouts
 from lms3d.experiments.harness import baseline, command, commands, page, table
-from lms3d.files import writable_folder
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
 _DESCRIPTION = """\

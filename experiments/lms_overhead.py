@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import MIB, Result
 from lms3d.experiments.overhead import over_resolution, promises, results, schedule
-from lms3d.files import writable_folder
 from lms3d.units import format_size
 
 RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lms3d import cli
+from lms3d.atomic_files import replacing
 from lms3d.data import pseudonyms
 from lms3d.data.brats import layouts
 from lms3d.data.brats.schema import CHANNELS
@@ -23,7 +24,6 @@ from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.geometry import foreground_box
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.experiments.harness import command, commands
-from lms3d.files import replacing
 
 _DESCRIPTION = """\
 Draw brains with the outlines of their labels, and histograms of the four sequences by label. Without --data the embedded artificial

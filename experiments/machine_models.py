@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from lms3d import cli
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, published
 from lms3d.experiments.harness.published import HIGH, LOW, NEXT
 from lms3d.experiments.harness.store import Record, UpToDate
@@ -22,8 +23,7 @@ from lms3d.experiments.machines.calibration import Tried
 from lms3d.experiments.machines.ours import Case
 from lms3d.experiments.machines.predictions import Row
 from lms3d.experiments.machines.steps import ARTICLE, Step
-from lms3d.files import writable_folder
-from lms3d.machines import files
+from lms3d.machines import machine_files
 from lms3d.machines.model import MachineModel
 
 SOURCES = (
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
 
 
 def _machines() -> dict[str, MachineModel]:
-    return {name: files.load(name) for name in files.names()}
+    return {name: machine_files.load(name) for name in machine_files.names()}
 
 
 def _traced(network: str, side: int, largest: int) -> Step:

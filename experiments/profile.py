@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli, tasks
+from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.profiling import lanes, measure, report, xplane
-from lms3d.experiments.profiling.report import Run
-from lms3d.files import writable_folder
+from lms3d.experiments.profiling.report import ProfiledRun
 from lms3d.units import format_size
 
 _DESCRIPTION = """\
@@ -51,15 +51,14 @@ def _profile(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     run_dirs = options.runs or [_trained(options, output / "run")]
     traces = [(_name(run_dir), lanes.read(xplane.newest(run_dir))) for run_dir in run_dirs]
-    runs = [
-        Run(name=name, profile=(found := measure.profile(trace)), counted=report.counted_bytes(run_dir / "lms_stats.csv", found))
-        for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)
-    ]  # fmt: skip
+    runs = [_profiled(run_dir, name, trace) for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)]
     print(write(runs, traces, output, [_conditions(runs), f"Made by `{typed}`."]))
     print(f"written: {output}")
 
 
-def write(runs: Sequence[Run], traces: Sequence[tuple[str, Any]], output: Path, conditions: Sequence[str]) -> str:
+def write(
+    runs: Sequence[ProfiledRun], traces: Sequence[tuple[str, Any]], output: Path, conditions: Sequence[str]
+) -> str:
     """Writes report, CSV, JSON, timeline, and a trace for each run, and returns the report."""
     from lms3d.experiments.profiling import figure, perfetto
 
@@ -94,6 +93,11 @@ def train_words(options: argparse.Namespace, run_dir: Path) -> list[str]:
     return [*map(str, words), *shlex.split(options.train_options)]
 
 
+def _profiled(run_dir: Path, name: str, trace: Any) -> ProfiledRun:
+    found = measure.profile(trace)
+    return ProfiledRun(name=name, profile=found, counted=report.counted_bytes(run_dir / "lms_stats.csv", found))
+
+
 def _name(run_dir: Path) -> str:
     """The name of a run in tables."""
     options, content = tasks.load(run_dir)
@@ -103,7 +107,7 @@ def _name(run_dir: Path) -> str:
     return f"{options.model} {size}{limit}{swaps if options.lms else ', no LMS'}"
 
 
-def _conditions(runs: Sequence[Run]) -> str:
+def _conditions(runs: Sequence[ProfiledRun]) -> str:
     from lms3d.engine.tensorflow import speeds
 
     gpu = any(run.profile.device != "CPU" for run in runs) and machine.has_nvidia_driver()

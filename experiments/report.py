@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, console
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.commands import data_folder
 from lms3d.experiments.reporting.chapters import CHAPTERS, Chapter
-from lms3d.experiments.reporting.runs import NOTE, Run, brought, known, run
-from lms3d.files import writable_folder
+from lms3d.experiments.reporting.runs import NOTE, CommandRun, brought, known, run
 from lms3d.units import format_seconds
 
 _DESCRIPTION = """\
@@ -48,7 +48,7 @@ def _report(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output").absolute()
     chapters = [chapter for chapter in CHAPTERS if chapter.name in (options.only or [chapter.name])]
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
-    found: dict[str, Run | str] = {}
+    found: dict[str, CommandRun | str] = {}
     try:
         for chapter in chapters:
             found[chapter.name] = _run(chapter, options, output, deadline)
@@ -58,11 +58,11 @@ def _report(options: argparse.Namespace, typed: str) -> None:
         )
         console.say(f"written: {output / 'report.html'}, report.md beside it")
     own = [chapter.name for chapter in chapters if chapter.command]
-    if failed := [name for name in own if isinstance(one := found[name], Run) and one.exit_code]:
+    if failed := [name for name in own if isinstance(one := found[name], CommandRun) and one.exit_code]:
         raise SomeFailed(f"the commands of {', '.join(failed)} failed; their logs are in {output}")
 
 
-def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: float | None) -> Run | str:
+def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: float | None) -> CommandRun | str:
     """How the chapter's command ended, now or before; else why it was not run."""
     folder = output / chapter.name
     if not chapter.command:

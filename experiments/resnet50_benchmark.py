@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from lms3d import cli
+from lms3d.atomic_files import write_json
 from lms3d.device import machine
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import Point
@@ -22,7 +23,6 @@ from lms3d.experiments.feeding.study import Study, add_options
 from lms3d.experiments.harness import command, page
 from lms3d.experiments.harness.store import Record
 from lms3d.experiments.harness.table import cell, markdown
-from lms3d.files import write_json
 
 KINDS = SYNTHETIC, REAL = "synthetic", "real"
 

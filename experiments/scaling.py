@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_json
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.ranks import Launcher, default_cores_per_rank
 from lms3d.experiments.scalability import model_report, probe, result, runs, table
 from lms3d.experiments.scalability.case_study import fitted
 from lms3d.experiments.scalability.model import STRONG, WEAK
-from lms3d.files import writable_folder, write_json
 
 _DESCRIPTION = """\
 Measure how training scales over ranks on this machine (strong: the same data, split; weak: the same steps for each rank), and

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, console, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.device import checks, machine, memory
 from lms3d.device.checks import Finding
 from lms3d.errors import InputError
-from lms3d.files import writable_folder
 from lms3d.training import run_folder
 from lms3d.units import format_seconds, format_size
 

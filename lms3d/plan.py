@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d import cli, command_options, console, errors, tasks
+from lms3d.atomic_files import writable_folder
 from lms3d.cli import LONGEST_SIDE
 from lms3d.config import TrainConfig, flag
 from lms3d.data import pseudonyms
 from lms3d.errors import InputError
-from lms3d.files import writable_folder
 from lms3d.tasks import TASKS
 from lms3d.training import needs
 from lms3d.units import format_size
@@ -43,7 +43,7 @@ Nothing is trained. Of --data only headers are read. The limit need not exist on
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
   python -m lms3d.plan --task segmentation --data ~/Dataset017_Liver --box 128x160x96 --model resenc --memory-limit 8GiB
   python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
-  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why conv3d_4   # why is this tensor recomputed?
+  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why encoder0_b_conv_1/convolution   # why does it leave?
   python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
   python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 
@@ -85,21 +85,24 @@ def _choose(given: dict[str, Any]) -> None:
 
 
 def _list_machines() -> None:
-    from lms3d.machines import files
+    from lms3d.machines import machine_files
 
-    rows = [(files.HERE, "this machine, measured"), *((name, files.load(name).title) for name in files.names())]
+    rows = [
+        (machine_files.HERE, "this machine, measured"),
+        *((name, machine_files.load(name).title) for name in machine_files.names()),
+    ]
     console.table("Machines", ("--machine", ""), rows, left=2)
 
 
 def _on_machine(given: dict[str, Any]) -> None:
-    from lms3d.machines import files
+    from lms3d.machines import machine_files
 
     name, largest = given.pop("machine"), given.pop("largest", False)
     refused = (*ELSEWHERE_REFUSED, *(LARGEST_REFUSED if largest else ()))
     for option in refused:
         if option in given:
             raise InputError(f"{flag(option)} is not for --machine{' --largest' if largest else ''}; leave it out")
-    machine = None if name == files.HERE else files.load(name)
+    machine = None if name == machine_files.HERE else machine_files.load(name)
     options = _options(given)
     if machine is not None and options.precision != "float32":
         raise InputError(f"--precision {options.precision}: the rates of --machine are those of float32; leave it out")

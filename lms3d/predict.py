@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from lms3d import console, files, tasks
+    from lms3d import atomic_files, console, tasks
     from lms3d.data import pseudonyms
     from lms3d.errors import InputError
     from lms3d.tasks import inference
@@ -82,7 +82,7 @@ def _predict(options: argparse.Namespace) -> None:
     if len(runs) > 1 and not options.output:
         raise InputError("--output: an ensemble belongs to none of its runs; name a folder")
     output = options.output or runs[0].default_output
-    files.writable_folder(output, "--output")
+    atomic_files.writable_folder(output, "--output")
     with RunLock() as lock, console.progress() as progress:
         if not lock.take(output):  # two of them would leave a mixture under one name
             raise InputError(

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parent.parent
 ROOMS = (
     # What everything may use, then each room on top of those above it. The longest name that fits counts.
     "lms3d.common",
-    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.files lms3d.after_keras lms3d.keras_backend "
-    "lms3d.cli",
+    "lms3d.errors lms3d.units lms3d.registry lms3d.console lms3d.collector lms3d.atomic_files lms3d.after_keras "
+    "lms3d.keras_backend lms3d.cli",
     "lms3d.ranks",
     "lms3d.device",
     "lms3d.engine",

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import console
+from lms3d.atomic_files import write_json
 from lms3d.errors import line
 from lms3d.experiments.accelerator import placement, tables
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.accelerator.sections import SECTIONS, Section
 from lms3d.experiments.accelerator.trainings import OutOfTime, Trainings
 from lms3d.experiments.harness.child import ChildFailed
-from lms3d.files import write_json
 
 DONE, FAILED, OUT_OF_TIME, INTERRUPTED = "done", "failed", "out of time", "interrupted"
 

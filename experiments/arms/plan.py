@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from lms3d.atomic_files import write_text
 from lms3d.data import split
 from lms3d.data.brats import layouts
 from lms3d.data.split import Split
 from lms3d.errors import InputError
-from lms3d.files import write_text
 
 NAMES = ("A", "B", "C", "D", "AE", "CE")
 TEST = "test.txt"

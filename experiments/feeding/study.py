@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.ranks import Launcher, default_cores_per_rank
 from lms3d.experiments.harness.store import Record, Records
-from lms3d.files import writable_folder
 
 
 @dataclass(frozen=True, kw_only=True)

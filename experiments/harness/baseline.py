@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lms3d.atomic_files import write_json
 from lms3d.console import progress
 from lms3d.data import split
 from lms3d.data.brats import layouts
 from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.geometry import foreground_box
-from lms3d.files import write_json
 from lms3d.scoring import rules, statistics
 from lms3d.scoring.dice import PERFECT
 from lms3d.tasks.brats import intensity_baseline

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
+from lms3d.atomic_files import write_text
 from lms3d.experiments.harness import store
 from lms3d.experiments.harness.store import Record, Store
-from lms3d.files import write_text
 from lms3d.units import format_size
 
 BUSY = 0.15

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness.methods import NONE, PREDICTION
-from lms3d.files import write_json
 
 MIB = 1 << 20
 

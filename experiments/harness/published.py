@@ -13,7 +13,7 @@ NEXT = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PublishedRun:
     """A row of the case study's tables. sharers: models on one link, this one included. epochs: the seconds on each such GPU."""
 
     title: str
@@ -43,28 +43,30 @@ class Profile:
     out_bytes_per_second: float
 
 
-X86_LOW = Run(title="x86, 1 GPU", machine=X86, side=LOW, epochs=(216,))
-AC922_LOW = Run(title="AC922, 1 GPU", machine=AC922, side=LOW, epochs=(197,))
-X86_HIGH = Run(title="x86, 1 GPU", machine=X86, side=HIGH, epochs=(1467,))
-AC922_HIGH = Run(title="AC922, 1 GPU", machine=AC922, side=HIGH, epochs=(590,))
-AC922_APART = Run(title="AC922, 4 GPUs", machine=AC922, side=HIGH, epochs=(594, 602, 598, 605))
-AC922_SIX = Run(title="AC922, 6 GPUs", machine=AC922_6, side=HIGH, epochs=(674, 674, 681, 675, 672, 682))
-X86_APART = Run(title="x86, 4 GPUs, one on each bus", machine=X86, side=HIGH, epochs=(1520, 1508, 1496, 1498))
-X86_PAIRS = Run(
+X86_LOW = PublishedRun(title="x86, 1 GPU", machine=X86, side=LOW, epochs=(216,))
+AC922_LOW = PublishedRun(title="AC922, 1 GPU", machine=AC922, side=LOW, epochs=(197,))
+X86_HIGH = PublishedRun(title="x86, 1 GPU", machine=X86, side=HIGH, epochs=(1467,))
+AC922_HIGH = PublishedRun(title="AC922, 1 GPU", machine=AC922, side=HIGH, epochs=(590,))
+AC922_APART = PublishedRun(title="AC922, 4 GPUs", machine=AC922, side=HIGH, epochs=(594, 602, 598, 605))
+AC922_SIX = PublishedRun(title="AC922, 6 GPUs", machine=AC922_6, side=HIGH, epochs=(674, 674, 681, 675, 672, 682))
+X86_APART = PublishedRun(title="x86, 4 GPUs, one on each bus", machine=X86, side=HIGH, epochs=(1520, 1508, 1496, 1498))
+X86_PAIRS = PublishedRun(
     title="x86, 8 GPUs, two on each bus", machine=X86, side=HIGH, sharers=2,
     epochs=(2110, 2108, 2146, 2116, 2025, 2025, 2038, 2038),
 )  # fmt: skip
 RUNS = (
     X86_LOW,
     AC922_LOW,
-    Run(title="x86, 4 GPUs, one on each bus", machine=X86, side=LOW, epochs=(219, 219, 218, 218)),
-    Run(title="AC922, 4 GPUs", machine=AC922, side=LOW, epochs=(195, 198, 198, 209)),
+    PublishedRun(title="x86, 4 GPUs, one on each bus", machine=X86, side=LOW, epochs=(219, 219, 218, 218)),
+    PublishedRun(title="AC922, 4 GPUs", machine=AC922, side=LOW, epochs=(195, 198, 198, 209)),
     X86_HIGH,
     AC922_HIGH,
     X86_APART,
     AC922_APART,
-    Run(title="x86, 6 GPUs: those alone on a bus", machine=X86, side=HIGH, epochs=(1514, 1506)),
-    Run(title="x86, 6 GPUs: those in pairs", machine=X86, side=HIGH, sharers=2, epochs=(2067, 2081, 1991, 1991)),
+    PublishedRun(title="x86, 6 GPUs: those alone on a bus", machine=X86, side=HIGH, epochs=(1514, 1506)),
+    PublishedRun(
+        title="x86, 6 GPUs: those in pairs", machine=X86, side=HIGH, sharers=2, epochs=(2067, 2081, 1991, 1991)
+    ),
     AC922_SIX,
     X86_PAIRS,
 )
@@ -95,8 +97,8 @@ class Growth:
 
     system: str
     link: str
-    high: Run
-    low: Run
+    high: PublishedRun
+    low: PublishedRun
 
     @property
     def voxels(self) -> float:

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 
 from lms3d import console
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
 from lms3d.experiments import ROOT
 from lms3d.experiments.harness.ranks import BUSY_SECONDS, RunFailed
-from lms3d.files import write_json
 from lms3d.units import format_seconds
 
 Record = dict[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lms3d.files import replacing
+from lms3d.atomic_files import replacing
 
 Form = str | Callable[[Any], str]
 """A format such as ".2f", or a function that makes a text."""

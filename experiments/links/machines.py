@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from lms3d.errors import InputError
 from lms3d.experiments.harness import published
 from lms3d.experiments.links.link import Link
-from lms3d.machines import files
+from lms3d.machines import machine_files
 
 SIDE = published.LOW
 COPY_SECONDS = 10e-6
@@ -62,7 +62,7 @@ class RealLink:
 
 def _of_model(name: str, title: str, step_seconds: float) -> RealLink:
     """The link of a machine of `lms3d.machines`."""
-    model = files.load(name)
+    model = machine_files.load(name)
     return RealLink(
         title=title, step_seconds=step_seconds, out_bytes_per_second=model.to_host_bytes_per_second.value,
         back_bytes_per_second=model.to_device_bytes_per_second.value,

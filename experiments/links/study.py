@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import Part
@@ -15,7 +16,6 @@ from lms3d.experiments.links import machines
 from lms3d.experiments.links.copying import copy_seconds_per_byte
 from lms3d.experiments.links.link import Link
 from lms3d.experiments.overhead.schedule import Place, Wanted
-from lms3d.files import write_json
 
 SHARES = (0.60, 0.50, 0.35, 0.25)
 FLOOR = 0.0

@@ -73,7 +73,7 @@ def compare(case: Case, step: Step, machine: MachineModel) -> dict[str, Any]:
         "share": limit / step.needed_bytes,
     }
     try:
-        plan, _ = plan_cache.make_plan(settings.request(step.graph, speeds, with_floor=False))
+        plan, _ = plan_cache.cached_plan(settings.request(step.graph, speeds, with_floor=False))
     except DoesNotFit:
         return {**known, "fits": False}
     made = outlook.of(step.graph, plan, speeds, gap_seconds=gap)

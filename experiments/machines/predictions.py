@@ -9,7 +9,7 @@ from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.tflms.rules import build
 from lms3d.experiments.harness import published
-from lms3d.experiments.harness.published import HIGH, LOW, SUBJECTS, Profile, Run
+from lms3d.experiments.harness.published import HIGH, LOW, SUBJECTS, Profile, PublishedRun
 from lms3d.experiments.machines.calibration import Tried, batch_bytes
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
@@ -54,7 +54,7 @@ class Model:
             )  # fmt: skip
         return self._known[key]
 
-    def epoch(self, run: Run) -> float:
+    def epoch(self, run: PublishedRun) -> float:
         return SUBJECTS * self.step(run.machine, run.side, run.sharers).step_seconds
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lms3d.atomic_files import write_text
 from lms3d.experiments.profiling import measure
 from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
-from lms3d.files import write_text
 
 TITLES = {
     "steps": "steps",

@@ -29,7 +29,7 @@ tensors are read in place, nothing comes back. The profiler takes time itself: c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ProfiledRun:
     """A profiled run. counted: (swapped_out_bytes, swapped_in_bytes) of its steps in lms_stats.csv; None if they are not there."""
 
     name: str
@@ -56,7 +56,7 @@ def counted_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | N
     return sum(both[0]), sum(both[1])
 
 
-def tables(runs: Sequence[Run]) -> str:
+def tables(runs: Sequence[ProfiledRun]) -> str:
     """The case study's table, and one with all figures."""
     head = ("run", "device busy", "host to device", "device to host")
     rows = [(r.name, _percent(r.profile.busy_share), *_rates(r.profile)) for r in runs]
@@ -72,7 +72,7 @@ def _published() -> list[tuple[str, ...]]:
     return [(f"case study: {p.title}", _percent(p.busy_share), *map(_rate, both)) for p, both in rates]
 
 
-def figures(run: Run) -> list[tuple[str, str]]:
+def figures(run: ProfiledRun) -> list[tuple[str, str]]:
     """Name and value of each, for people."""
     p = run.profile
     return [
@@ -94,16 +94,16 @@ def figures(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def write(runs: Sequence[Run], folder: Path) -> None:
+def write(runs: Sequence[ProfiledRun], folder: Path) -> None:
     """Writes profile.csv and profile.json."""
-    from lms3d.files import write_text
+    from lms3d.atomic_files import write_text
 
     write_csv(folder / "profile.csv", COLUMNS, [_record(run) for run in runs])
     values = [{"run": run.name, "told_bytes": run.counted, **asdict(run.profile)} for run in runs]
     write_text(folder / "profile.json", json.dumps(values, indent=1) + "\n")
 
 
-def _record(run: Run) -> dict[str, Any]:
+def _record(run: ProfiledRun) -> dict[str, Any]:
     p = run.profile
     same = {name: getattr(p, name) for name in COLUMNS if hasattr(p, name)}
     return {

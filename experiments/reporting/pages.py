@@ -14,11 +14,11 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from lms3d.atomic_files import write_text
 from lms3d.experiments.harness.table import markdown
 from lms3d.experiments.reporting.chapters import Chapter
 from lms3d.experiments.reporting.published import Table
-from lms3d.experiments.reporting.runs import LOG, Run
-from lms3d.files import write_text
+from lms3d.experiments.reporting.runs import LOG, CommandRun
 from lms3d.scoring import page
 from lms3d.units import format_seconds
 
@@ -27,7 +27,7 @@ _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _MOST_ROWS, _MOST_LINES = 60, 60
 
 
-def write(output: Path, chapters: Sequence[Chapter], found: Mapping[str, Run | str]) -> None:
+def write(output: Path, chapters: Sequence[Chapter], found: Mapping[str, CommandRun | str]) -> None:
     """Writes both. found: by chapter, how its command ended, or why it has not been run."""
     texts = {chapter.name: "\n".join(_chapter(chapter, found[chapter.name], output)) for chapter in chapters}
     left = [f"- {chapter.title}: {why}" for chapter in chapters if isinstance(why := found[chapter.name], str)]
@@ -39,7 +39,7 @@ def write(output: Path, chapters: Sequence[Chapter], found: Mapping[str, Run | s
     page.write(output / "report.html", TITLE, note, sections)
 
 
-def _chapter(chapter: Chapter, run: Run | str, output: Path) -> Iterator[str]:
+def _chapter(chapter: Chapter, run: CommandRun | str, output: Path) -> Iterator[str]:
     yield f"{chapter.question}\n"
     for table in chapter.published:
         yield f"### Published\n\n{_published(table)}\n"

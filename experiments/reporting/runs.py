@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lms3d.atomic_files import link_or_copy, write_json
 from lms3d.experiments.harness import commands
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.reporting.chapters import Chapter
-from lms3d.files import link_or_copy, write_json
 
 NOTE, LOG = "run.json", "log.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class CommandRun:
     """How a command ended. seconds: of the call that finished it; date: UTC, to the minute."""
 
     command: str
@@ -29,7 +29,7 @@ class Run:
     machine: str
 
 
-def run(chapter: Chapter, data: Path, folder: Path) -> Run:
+def run(chapter: Chapter, data: Path, folder: Path) -> CommandRun:
     """Runs the chapter's command, or goes on with it, and keeps what it printed in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [word.format(data=data, output=folder) for word in chapter.words]
@@ -39,7 +39,7 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
         code = commands.exit_code(
             [*of_module(re.sub(r"^experiments\.", "lms3d.experiments.", words[0])), *words[1:]], log
         )
-    made = Run(
+    made = CommandRun(
         command=f"python -m {shown}",
         exit_code=code,
         seconds=time.monotonic() - started,
@@ -50,15 +50,15 @@ def run(chapter: Chapter, data: Path, folder: Path) -> Run:
     return made
 
 
-def known(folder: Path) -> Run | None:
+def known(folder: Path) -> CommandRun | None:
     """What an earlier call finished; None if it finished nothing, or its note cannot be read."""
     try:
-        return Run(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
+        return CommandRun(**json.loads((folder / NOTE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def brought(chapter: Chapter, folder: Path) -> Run | None:
+def brought(chapter: Chapter, folder: Path) -> CommandRun | None:
     """A run elsewhere, its page and figures copied to the chapter's own folder; None if there is no such run."""
     there = Path(chapter.elsewhere)
     if not chapter.elsewhere or known(there) is None:

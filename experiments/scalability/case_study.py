@@ -33,7 +33,7 @@ from lms3d.experiments.harness import published
 from lms3d.experiments.harness.published import EFFICIENCY, EPOCH_SECONDS, SUBJECTS
 from lms3d.experiments.scalability import shares
 from lms3d.experiments.scalability.communication import Link
-from lms3d.experiments.scalability.model import Job, Machine, predict
+from lms3d.experiments.scalability.model import Cluster, Job, predict
 
 PARAMETERS = 8_269_561
 SIDE_BY_SIDE = {len(run.epochs): run.epochs for run in (published.AC922_APART, published.AC922_SIX)}
@@ -43,7 +43,7 @@ JOB = Job(
     name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
     gradient_bytes=4 * PARAMETERS,
 )  # fmt: skip
-INDEPENDENT = Machine(
+INDEPENDENT = Cluster(
     name="AC922, 4 GPUs a node, 100 Gb/s",
     ranks_per_node=4,
     local=Link(bytes_per_second=60.4e9, latency_seconds=10e-6, source="profile of the 4-GPU system"),
@@ -75,12 +75,12 @@ class Check:
         return predicted / self.measured - 1
 
 
-def efficiency(machine: Machine, ranks: int, distribution: str = shares.FIXED) -> float:
+def efficiency(machine: Cluster, ranks: int, distribution: str = shares.FIXED) -> float:
     """The efficiency of Table 7's job."""
     return predict(JOB, machine, ranks, distribution=distribution).efficiency
 
 
-def fitted(rows: Sequence[int] = tuple(EFFICIENCY)) -> Machine:
+def fitted(rows: Sequence[int] = tuple(EFFICIENCY)) -> Cluster:
     """The cluster with the cv (in steps of 0.01 %, not below 0) that explains these rows of Table 7 best."""
 
     def misfit(cv: float) -> float:

@@ -39,7 +39,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Cluster:
     """The machines that it is trained on."""
 
     name: str
@@ -58,7 +58,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class RankTimes:
     """The times for one number of ranks."""
 
     scaling: str
@@ -91,8 +91,8 @@ class Prediction:
 
 
 def predict(
-    job: Job, machine: Machine, ranks: int, *, scaling: str = STRONG, distribution: str = shares.ONE_ORDER
-) -> Prediction:
+    job: Job, machine: Cluster, ranks: int, *, scaling: str = STRONG, distribution: str = shares.ONE_ORDER
+) -> RankTimes:
     """`ranks` fill one node after another."""
     deal = shares.fixed_shares if distribution == shares.FIXED else shares.one_order
     inside = min(ranks, machine.ranks_per_node)
@@ -101,7 +101,7 @@ def predict(
     straggler = 1 + machine.cv * expected_maximum(ranks)
     whole = hierarchical_seconds(ranks, machine.ranks_per_node, job.gradient_bytes, machine.local, machine.network)
     exposed = max(0.0, whole - job.overlap * job.backward_share * job.step_seconds)
-    return Prediction(
+    return RankTimes(
         scaling=scaling, ranks=ranks, account=deal(job.samples, ranks, job.batch), single_step_seconds=job.step_seconds,
         step_seconds=job.step_seconds * contention * straggler + exposed, contention=contention, straggler=straggler,
         communication_seconds=whole, exposed_seconds=exposed,

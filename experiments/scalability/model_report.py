@@ -9,7 +9,7 @@ from pathlib import Path
 from lms3d.experiments.harness.table import markdown, write_csv
 from lms3d.experiments.scalability import case_study, shares
 from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
-from lms3d.experiments.scalability.model import STRONG, WEAK, Machine, Prediction, predict
+from lms3d.experiments.scalability.model import STRONG, WEAK, Cluster, RankTimes, predict
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 WITHIN, OURS_AT_16 = 0.03, 0.97
@@ -37,7 +37,7 @@ def report() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _checked(fitted: Machine) -> str:
+def _checked(fitted: Cluster) -> str:
     head = (
         "GPUs",
         "Table 7",
@@ -82,14 +82,14 @@ def _promises() -> str:
     return "\n".join(lines)
 
 
-def predictions(machine: Machine, ranks: Iterable[int] = RANKS) -> list[Prediction]:
+def predictions(machine: Cluster, ranks: Iterable[int] = RANKS) -> list[RankTimes]:
     """Strong scaling with both distributions, and weak scaling."""
     wanted = [(STRONG, shares.FIXED), (STRONG, shares.ONE_ORDER), (WEAK, shares.ONE_ORDER)]
     numbers = list(ranks)
     return [predict(JOB, machine, n, scaling=scaling, distribution=deal) for scaling, deal in wanted for n in numbers]
 
 
-def strong_table(machine: Machine, ranks: Iterable[int] = RANKS) -> str:
+def strong_table(machine: Cluster, ranks: Iterable[int] = RANKS) -> str:
     head = ("GPUs", "fixed shares: s", "speed-up", "efficiency", "one order: s", "speed-up", "efficiency", "lost to")
     rows = []
     for n in ranks:
@@ -100,7 +100,7 @@ def strong_table(machine: Machine, ranks: Iterable[int] = RANKS) -> str:
     return markdown(head, rows)
 
 
-def weak_table(machine: Machine, ranks: Iterable[int] = RANKS) -> str:
+def weak_table(machine: Cluster, ranks: Iterable[int] = RANKS) -> str:
     head = ("GPUs", "epoch s", "images/s", "speed-up", "efficiency", "lost to")
     rows = []
     for n in ranks:
@@ -127,7 +127,7 @@ def accounting_table(
     return markdown(head, rows)
 
 
-def sensitivity_table(machine: Machine) -> str:
+def sensitivity_table(machine: Cluster) -> str:
     """How the efficiency of one order at 16 and at 1024 ranks depends on each parameter."""
     slower = {name: replace(link, bytes_per_second=link.bytes_per_second / 2) for name, link in _links(machine)}
     later = {name: replace(link, latency_seconds=10 * link.latency_seconds) for name, link in _links(machine)}
@@ -149,16 +149,16 @@ def sensitivity_table(machine: Machine) -> str:
     return markdown(("changed", "16 GPUs", "1024 GPUs"), rows)
 
 
-def _links(machine: Machine) -> list[tuple[str, case_study.Link]]:
+def _links(machine: Cluster) -> list[tuple[str, case_study.Link]]:
     return [("local", machine.local), ("network", machine.network)]
 
 
-def write_predictions(found: Sequence[Prediction], path: Path) -> None:
+def write_predictions(found: Sequence[RankTimes], path: Path) -> None:
     """Writes a row for each prediction."""
     write_csv(path, COLUMNS, map(_record, found))
 
 
-def _record(one: Prediction) -> dict[str, object]:
+def _record(one: RankTimes) -> dict[str, object]:
     values: dict[str, object] = {name: getattr(one, name) for name in COLUMNS if hasattr(one, name)}
     values |= {
         "distribution": one.account.distribution if one.scaling == STRONG else "", "steps_per_epoch": one.account.steps,
@@ -169,7 +169,7 @@ def _record(one: Prediction) -> dict[str, object]:
     return values
 
 
-def _losses(one: Prediction) -> str:
+def _losses(one: RankTimes) -> str:
     """What makes a step longer than one rank's."""
     exposed = one.exposed_seconds / one.single_step_seconds
     parts = {"contention": one.contention - 1, "slowest rank": one.straggler - 1, "all-reduce": exposed}

@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    from lms3d.files import write_json
+    from lms3d.atomic_files import write_json
 
     hvd.init()
     rows = [[size, _all_reduce_seconds(hvd, tf, size)] for size in (*SIZES_BYTES, LARGEST_BYTES)]

@@ -19,7 +19,7 @@ from lms3d.units import format_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RankRun:
     """One training run on `ranks` ranks."""
 
     scaling: str
@@ -32,7 +32,7 @@ class Run:
         return f"{self.scaling}-{self.ranks}"
 
 
-def wanted(ranks: Sequence[int], scalings: Sequence[str], training: Sequence[str], weak_steps: int) -> list[Run]:
+def wanted(ranks: Sequence[int], scalings: Sequence[str], training: Sequence[str], weak_steps: int) -> list[RankRun]:
     """The runs of a comparison. Strong: an epoch is one pass over the data, on any number of ranks. Weak: it is `weak_steps` steps
     of each rank.
 
@@ -40,7 +40,7 @@ def wanted(ranks: Sequence[int], scalings: Sequence[str], training: Sequence[str
     """
     own = {STRONG: (), WEAK: ("--steps-per-epoch", str(weak_steps), "--validation-steps", "1")}
     program = (*of_module("lms3d.train"), *training)
-    return [Run(scaling=s, ranks=n, program=(*program, *own[s])) for s in scalings for n in ranks]
+    return [RankRun(scaling=s, ranks=n, program=(*program, *own[s])) for s in scalings for n in ranks]
 
 
 class Runner(Records):
@@ -50,7 +50,7 @@ class Runner(Records):
         super().__init__(folder, minutes=minutes, again=again)
         self.launcher = launcher
 
-    def train(self, run: Run) -> Measurement | None:
+    def train(self, run: RankRun) -> Measurement | None:
         """What the run measured; None if there was no time, or training failed."""
         part = self.measure(run.name, lambda seconds: self._train(run, seconds))
         if part is None:
@@ -63,7 +63,7 @@ class Runner(Records):
         """All that is saved, those of earlier calls too."""
         return [Measurement.of(part) for scaling in (STRONG, WEAK) for part in self.found(scaling)]
 
-    def _train(self, run: Run, patience_seconds: float | None) -> Record:
+    def _train(self, run: RankRun, patience_seconds: float | None) -> Record:
         directory = self.folder / "runs" / run.name
         shutil.rmtree(directory, ignore_errors=True)  # of a run that was stopped: its times hold a second warm-up
         program = [*run.program, "--output", str(directory)]

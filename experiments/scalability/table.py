@@ -9,7 +9,7 @@ from lms3d.experiments.harness import table
 from lms3d.experiments.scalability import measured, model, shares
 from lms3d.experiments.scalability.communication import Link
 from lms3d.experiments.scalability.measured import Measurement
-from lms3d.experiments.scalability.model import STRONG, WEAK, Job, Machine
+from lms3d.experiments.scalability.model import STRONG, WEAK, Cluster, Job
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
@@ -17,9 +17,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def this_machine(link: Link, base: Measurement) -> Machine:
+def this_machine(link: Link, base: Measurement) -> Cluster:
     """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
-    return Machine(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
+    return Cluster(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:

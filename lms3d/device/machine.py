@@ -82,7 +82,7 @@ def binding(
     environment: Mapping[str, str] = os.environ, root: Path = Path("/sys/devices/system/node")
 ) -> Binding:  # fmt: skip
     """The binding of this process."""
-    nodes = {int(path.parent.name[4:]): cores(path.read_text()) for path in root.glob("node[0-9]*/cpulist")}
+    nodes = {int(path.parent.name[4:]): core_numbers(path.read_text()) for path in root.glob("node[0-9]*/cpulist")}
     launcher, processes = launched(environment)
     return Binding(
         cores=frozenset(os.sched_getaffinity(0)), nodes=dict(sorted(nodes.items())),
@@ -99,14 +99,14 @@ def launched(environment: Mapping[str, str]) -> tuple[str, int]:
     return "", 1
 
 
-def cores(text: str) -> frozenset[int]:
+def core_numbers(text: str) -> frozenset[int]:
     """The kernel's list of cores, "0-3,8", as a set: {0, 1, 2, 3, 8}."""
     ends = [part.split("-") for part in text.strip().split(",") if part]
     return frozenset(core for end in ends for core in range(int(end[0]), int(end[-1]) + 1))
 
 
 def core_list(numbers: Iterable[int]) -> str:
-    """The inverse of `cores`: {0, 1, 2, 3, 8} -> "0-3,8"."""
+    """The inverse of `core_numbers`: {0, 1, 2, 3, 8} -> "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:

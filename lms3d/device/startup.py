@@ -37,7 +37,7 @@ def start_tensorflow(
     """
     world = world or World()
     keras_backend.use_tensorflow()
-    own = circumstances.threads() if elastic_restart else cores(world.local_size)
+    own = circumstances.threads() if elastic_restart else cores_per_process(world.local_size)
     fewest = max(1, world.smallest(own))
     if not elastic_restart:
         _make_devices(world, limit_bytes, without_gpu, own=own, fewest=fewest)
@@ -117,7 +117,7 @@ def _limit_workspace(asked_bytes: int | None, planned_limit_bytes: int | None) -
         workspace.put_in_force(planned_limit_bytes or memory.device_memory_bytes(), card)
 
 
-def cores(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
+def cores_per_process(processes: int, *, allowed: int | None = None, all_cores: int | None = None) -> int:
     """The number of cores for each of `processes` processes on this machine. At least one.
 
     A launcher that binds processes has divided the cores already. That is so if `allowed` cores for each process fit into the

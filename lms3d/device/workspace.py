@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.common import json_values
 from lms3d.common.disk import cache_directory
 from lms3d.device import machine
@@ -80,7 +80,7 @@ def measured(card: str) -> dict[int, float]:
 
 def keep(card: str, seconds: Mapping[int, float]) -> None:
     """Stores measured seconds in the cache folder. StorageError if that cannot be written."""
-    files.write_json(_store(), _stored() | {_key(card): {str(mib): taken for mib, taken in seconds.items()}})
+    atomic_files.write_json(_store(), _stored() | {_key(card): {str(mib): taken for mib, taken in seconds.items()}})
 
 
 def _key(card: str) -> str:

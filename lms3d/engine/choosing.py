@@ -121,7 +121,7 @@ def _planned(forms: Forms, traced: Form, form: Form) -> Chosen | DoesNotFit:
     try:
         if (error := _unindexable(forms, form)) is not None:
             raise error
-        plan, prediction = plan_cache.make_plan(request)
+        plan, prediction = plan_cache.cached_plan(request)
         too_large = prediction.unedited_limit_bytes > whole.limit_bytes
         if plan.empty and form.slabs and form.changed and too_large:  # no tensor is left that could move
             raise does_not_fit(whole.limit_bytes, prediction.unedited_limit_bytes)

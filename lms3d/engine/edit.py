@@ -1,4 +1,4 @@
-"""What a plan does to a step, without TensorFlow: `StepGraph` in, `StepGraph` out. `passes.move` does the same to a FuncGraph.
+"""What a plan does to a step, without TensorFlow: `StepGraph` in, `StepGraph` out. `passes.rewrite` does the same to a FuncGraph.
 
 Requires: every op and tensor that the plan names exists; a consumer reads the tensor that it is to get from a copy.
 Ensures: the result is acyclic (its ops are in a topological order), original ops keep their names, types and outputs, and
@@ -76,9 +76,8 @@ def _inserted(graph: StepGraph, plan: Plan) -> Iterable[Op]:
         if back.tensor not in source:
             raise ValueError(f"{back.name!r} brings back {back.tensor!r}, which no swap-out writes")
         size = 0 if back.mapped else source[back.tensor].bytes
-        rank = graph.tensors[back.tensor].rank
-        handle, came_back = f"{source[back.tensor].name}:0", Tensor(back.output, size, rank)
-        yield Op(back.name, "SwapIn", (handle,), outputs=(came_back,), inserted=True)
+        came_back = replace(graph.tensors[back.tensor], name=back.output, bytes=size)
+        yield Op(back.name, "SwapIn", (f"{source[back.tensor].name}:0",), outputs=(came_back,), inserted=True)
     for again in plan.recomputes:
         if again.op not in graph.by_name:
             raise ValueError(f"{again.name!r} is a copy of {again.op!r}, which does not exist")

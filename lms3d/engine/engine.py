@@ -1,4 +1,4 @@
-"""Traced function in, function that fits out: normalise -> capture -> plan -> move, on the tier that the device needs."""
+"""Traced function in, function that fits out: normalise -> capture -> plan -> rewrite, on the tier that the device needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lms3d.engine.passes.base import Target, was_rewritten
 from lms3d.engine.passes.compiling import Compile
 from lms3d.engine.passes.forms import Forms
 from lms3d.engine.passes.guard import Guard
-from lms3d.engine.passes.move import Move
+from lms3d.engine.passes.rewrite import Rewrite
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS
 from lms3d.engine.prediction import Prediction
@@ -266,10 +266,10 @@ class Engine:
         Even an empty plan makes a new function: the same graph optimisers run under all plans, since some of them change the last
         bits of a result.
         """
-        move = None if plan.empty else Move(request.graph, plan, self.tier)
+        rewrite = None if plan.empty else Rewrite(request.graph, plan, self.tier)
         guard = Guard(planned=not plan.empty) if guarded else None
-        manager.run(function, [one for one in (move, guard) if one is not None])
-        return functions.make_function(function), "" if move is None else str(move.change)
+        manager.run(function, [one for one in (rewrite, guard) if one is not None])
+        return functions.make_function(function), "" if rewrite is None else str(rewrite.change)
 
     def _guarded(self, prediction: Prediction, limit_bytes: int) -> bool:
         """Whether the step may run out of memory, which would end the process (see `passes.guard`)."""

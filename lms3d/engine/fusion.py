@@ -33,7 +33,6 @@ from lms3d.engine.ir import (
     RESIDENT_TYPES,
     Op,
     StepGraph,
-    Tensor,
     producer_name,
     topological,
     without_dead,
@@ -82,6 +81,11 @@ class Program:
     @property
     def name(self) -> str:
         return SCOPE + producer_name(self.outputs[0])
+
+    @property
+    def replaced(self) -> set[str]:
+        """The ops that leave the step."""
+        return set(self.ops) - self.kept_views
 
 
 def groups(graph: StepGraph, fusible: Fusible) -> list[tuple[str, ...]]:
@@ -282,8 +286,8 @@ def _by_root(graph: StepGraph) -> dict[str, tuple[set[str], list[int]]]:
 
 def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, workspace_bytes: int = 0) -> StepGraph:
     """The step with a program in place of its ops, without ops that nobody reads any more. wanted: see `ir.without_dead`."""
-    gone = set(made.ops) - made.kept_views
-    outputs = [Tensor(f"{made.name}:{i}", *_size(graph.tensors[t])) for i, t in enumerate(made.outputs)]
+    gone = made.replaced
+    outputs = [replace(graph.tensors[t], name=f"{made.name}:{i}") for i, t in enumerate(made.outputs)]
     renamed = {old: new.name for old, new in zip(made.outputs, outputs, strict=True)}
     call = Op(
         name=made.name,
@@ -303,10 +307,6 @@ def contracted(graph: StepGraph, made: Program, wanted: Collection[str], *, work
     there = {op.name for op in ops}
     alive = without_dead(ops, [*(n for n in wanted if n in there), *map(producer_name, returned)])
     return replace(graph, ops=topological(alive), returned=returned, _checked=True)
-
-
-def _size(tensor: Tensor) -> tuple[int | None, int | None]:
-    return tensor.bytes, tensor.rank
 
 
 def _after(op: Op, renamed: Mapping[str, str], gone: Collection[str], program_name: str) -> Op:

@@ -50,11 +50,13 @@ must not lead through a swap."""
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of an op. `bytes` and `rank` are None if the traced shape is not fully known."""
+    """One output of an op. `bytes`, `rank` and `shape` are None if the traced shape is not fully known. dtype: as in "float32"."""
 
     name: str
     bytes: int | None = None
     rank: int | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

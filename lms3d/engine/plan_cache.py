@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.common import json_values
 from lms3d.common.disk import cache_directory
 from lms3d.engine import edit, planning, tuning
@@ -39,7 +39,7 @@ from lms3d.errors import DoesNotFit, StorageError
 Answer = tuple[Plan, Prediction] | DoesNotFit
 
 
-def make_plan(request: StepRequest) -> tuple[Plan, Prediction]:
+def cached_plan(request: StepRequest) -> tuple[Plan, Prediction]:
     """As `planning.make_plan`, from the cache if the same was asked before (`prediction.from_cache`)."""
     name = key(request)
     if name is None:
@@ -120,7 +120,7 @@ def _save(path: Path, answer: Answer) -> None:
         text = _to_json(answer)
         if not _same(_from_json(text), answer):  # PLAN-CACHE-2
             return
-        files.write_text(path, _sealed(path.stem, text))
+        atomic_files.write_text(path, _sealed(path.stem, text))
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in kept[: -tuning.MOST_PLANS]:
             old.unlink(missing_ok=True)

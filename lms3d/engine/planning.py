@@ -1,6 +1,6 @@
 """A request in, a plan and its prediction out. No TensorFlow here.
 
-`plan_cache.make_plan` is the same with a memory. Training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that one.
+`plan_cache.cached_plan` is the same with a memory. Training, `lms3d.plan_step`, `LMS.rewrite` and the sweep call that one.
 """
 
 from __future__ import annotations

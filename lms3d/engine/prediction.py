@@ -235,7 +235,7 @@ class Prediction:
         named = [f"{kind} ({format_size(sizes[kind])})" for kind in largest[: tuning.NAMED_TENSORS]]
         return ", ".join([*named, *(["..."] if len(largest) > len(named) else [])]) or "nothing"
 
-    def does_not_fit(self, wanted: Wanted = AUTO) -> DoesNotFit:
+    def refusal(self, wanted: Wanted = AUTO) -> DoesNotFit:
         """The error for a limit below the floor. wanted: the slabs that were asked for."""
         return does_not_fit(
             self.limit_bytes,

@@ -151,7 +151,7 @@ def _name(parameters: Parameters | None) -> str:
 
 def _ends(request: StepRequest) -> tuple[int, int]:
     """The floor and the smallest limit without LMS."""
-    _, prediction = plan_cache.make_plan(replace(request.under(planner="off"), with_floor=True))
+    _, prediction = plan_cache.cached_plan(replace(request.under(planner="off"), with_floor=True))
     return prediction.floor_bytes or prediction.unedited_limit_bytes, prediction.unedited_limit_bytes
 
 
@@ -167,7 +167,7 @@ def _everything(request: StepRequest) -> Iterator[Point]:
     """The planners that have one plan, at the smallest limit in which it fits."""
     for method, planner in EVERYTHING.items():
         try:
-            plan_cache.make_plan(request.under(planner=planner, limit_bytes=1))
+            plan_cache.cached_plan(request.under(planner=planner, limit_bytes=1))
         except DoesNotFit as error:
             limit = error.smallest_limit_bytes or 0
             yield _point(method, limit, _plan(request.under(planner=planner, limit_bytes=limit)), request)
@@ -175,7 +175,7 @@ def _everything(request: StepRequest) -> Iterator[Point]:
 
 def _plan(request: StepRequest) -> Plan | None:
     try:
-        return plan_cache.make_plan(request)[0]
+        return plan_cache.cached_plan(request)[0]
     except DoesNotFit:
         return None
 

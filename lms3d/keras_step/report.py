@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from lms3d.atomic_files import write_text
 from lms3d.engine.cost import scale_in_words
 from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
-from lms3d.files import write_text
 from lms3d.keras_step.step_log import StepStatistics
 from lms3d.units import format_seconds, format_size
 

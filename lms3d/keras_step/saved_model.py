@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lms3d.atomic_files import require_checksums
 from lms3d.errors import InputError
-from lms3d.files import require_checksums
 
 if TYPE_CHECKING:
     import keras

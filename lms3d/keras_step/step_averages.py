@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lms3d import errors
-from lms3d.files import replacing
+from lms3d.atomic_files import replacing
 from lms3d.keras_step.step_log import COLUMNS
 
 LARGEST = ("peak_bytes", "host_peak_bytes")

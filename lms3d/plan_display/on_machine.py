@@ -38,7 +38,7 @@ _START, _GROWTH = 128, 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LimitedMachine:
     """A machine, and the limit there. model: None is the machine that this runs on."""
 
     model: MachineModel | None
@@ -54,13 +54,13 @@ class Place:
         return 1 if self.model is None else int(self.model.devices_per_link.value)
 
 
-def place(model: MachineModel | None, options: TrainConfig) -> Place:
+def place(model: MachineModel | None, options: TrainConfig) -> LimitedMachine:
     """The machine with the user's limit, or else its own."""
     whole = memory.device_memory_bytes() if model is None else model.limit_bytes
-    return Place(model=model, limit_bytes=options.memory_limit or whole)
+    return LimitedMachine(model=model, limit_bytes=options.memory_limit or whole)
 
 
-def show(options: TrainConfig, where: Place, title: str) -> None:
+def show(options: TrainConfig, where: LimitedMachine, title: str) -> None:
     """Plans the step and prints a table. DoesNotFit if not even our plan fits."""
     console.say(f"Planning {title} for {where.title}, limit {format_size(where.limit_bytes)}")
     ours = _planned(options, where, "auto")
@@ -75,11 +75,11 @@ def show(options: TrainConfig, where: Place, title: str) -> None:
         ],
     )
     if ours.prediction.limit_bytes > limit:
-        raise ours.report.does_not_fit()
+        raise ours.report.refusal()
 
 
 def _steps(
-    ours: Planned, options: TrainConfig, where: Place, gap: float
+    ours: Planned, options: TrainConfig, where: LimitedMachine, gap: float
 ) -> Iterator[tuple[str, Outlook | None, float]]:
     """The name of each method of ON-1, its outlook (None if it does not fit), and the seconds of the step without LMS.
 
@@ -115,7 +115,7 @@ def _outlook(planned: Planned, gap: float, sharers: int = 1) -> Outlook:
 
 
 def _planned(
-    options: TrainConfig, where: Place, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None,
+    options: TrainConfig, where: LimitedMachine, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None,
     at_floor: bool = True,
 ) -> Planned:  # fmt: skip
     """The plan there (ON-2). slabs: in place of those of the options. effort_seconds: None searches to the end. at_floor: see
@@ -150,7 +150,7 @@ def _row(name: str, step: Outlook | None, without_seconds: float) -> tuple[str, 
     )  # fmt: skip
 
 
-def show_largest(options: TrainConfig, where: Place) -> None:
+def show_largest(options: TrainConfig, where: LimitedMachine) -> None:
     """Prints the largest cube of each method (ON-3)."""
     sides, axes = _Sides(options, where), TASKS[options.task].axes
     found = {WITHOUT: largest(sides.fits_without)}
@@ -193,7 +193,7 @@ def _rounded(side: float) -> int:
 class _Sides:
     """Answers which cubes, or squares, fit on a machine, and prints each answer."""
 
-    def __init__(self, options: TrainConfig, where: Place) -> None:
+    def __init__(self, options: TrainConfig, where: LimitedMachine) -> None:
         self._options, self._where = options, where
         self._axes, self._known = TASKS[options.task].axes, dict[int, tuple[int, int]]()
 

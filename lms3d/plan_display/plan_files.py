@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lms3d.atomic_files import write_text
 from lms3d.engine import edit
 from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
 from lms3d.engine.step_model.simulate import simulate
-from lms3d.files import write_text
 from lms3d.keras_step import report
 from lms3d.scoring.figures import steps
 

@@ -62,7 +62,7 @@ def _show_decisions(report: Prediction) -> None:
     columns = (
         "tensor",
         "decision",
-        "times per step",
+        "copies",
         "size",
         "to swap",
         "of that hidden",

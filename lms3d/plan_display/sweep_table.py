@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lms3d import console
+from lms3d.atomic_files import write_text
 from lms3d.engine.sweep import LMS, RECOMPUTE_ALL, SWAP_ALL, Point, Sweep
-from lms3d.files import write_text
 from lms3d.scoring.figures import steps
 from lms3d.units import format_size
 

@@ -1,4 +1,7 @@
-"""`python -m lms3d.plan --why TENSOR`: what was decided about one tensor, and what the alternatives would have cost."""
+"""`python -m lms3d.plan --why TENSOR`: what was decided about one tensor, and what the alternatives would have cost.
+
+The names of its rows are those of the report's columns (`keras_step.report.DECISION_COLUMNS`), where it has such a column.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from difflib import get_close_matches
 
 from lms3d import console
 from lms3d.engine import liveness
-from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, producer_name
+from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, producer_name
 from lms3d.engine.plan import Recompute, SwapIn
 from lms3d.engine.prediction import Decision, Prediction
 from lms3d.engine.step_model import reasons
@@ -18,7 +21,7 @@ from lms3d.units import format_size
 
 LISTED = 8  # readers, and nearest names
 MOST_ROWS = 24  # of tensors that a name may mean: what a terminal shows at once
-CLOSE = 0.4  # of `difflib`: names of ops are long, and share their ends
+CLOSE = 0.4  # of `difflib`: parts of names share their ends
 
 
 def show(planned: Planned, name: str) -> None:
@@ -62,7 +65,10 @@ def _refuse(name: str, root: str, large: list[str], graph: StepGraph) -> list[De
         raise InputError(
             f"--why {name}: LMS decides nothing about {root}, because {_obstacle(root, graph)}; name a large tensor"
         )
-    nearest = get_close_matches(name, large, n=LISTED, cutoff=CLOSE)
+    parts: dict[str, str] = {}
+    for tensor in large:
+        parts |= dict.fromkeys(tensor.split("/"), tensor)
+    nearest = dict.fromkeys(parts[part] for part in get_close_matches(name, parts, n=LISTED, cutoff=CLOSE))
     advice = f"the nearest are {', '.join(nearest)}" if nearest else "leave --why out to see the largest ones"
     raise InputError(f"--why {name}: no large tensor of the step has that in its name; {advice}")
 
@@ -77,19 +83,26 @@ def _obstacle(root: str, graph: StepGraph) -> str:
 
 def _rows(decision: Decision, planned: Planned, step: PlannedStep) -> dict[str, str]:
     graph, maker = planned.graph, planned.graph.by_name[producer_name(decision.tensor)]
-    axes = graph.tensors[decision.tensor].rank
+    hidden = decision.hidden_seconds
     return {
         "why": decision.reason,
-        "size": format_size(decision.bytes) + ("" if axes is None else f", {axes} axes"),
+        **_shape(graph.tensors[decision.tensor]),
+        "size": format_size(decision.bytes),
         "made by": _op(maker, step) + (f", a part of {maker.group}" if maker.group else ""),
         "read by": _readers(decision.tensor, graph, step),
-        **({"comes back": _returns(decision.tensor, step)} if decision.copies else {}),
         "in memory": _spans(step.lives(decision.tensor)) + f" of the step's {reasons.duration(step.run.seconds)}",
+        **({"copies": _copies(decision.tensor, step)} if decision.copies else {}),
+        "to swap": _swapped(decision),
+        **({"of that hidden": reasons.duration(hidden)} if hidden is not None else {}),
+        "to recompute": _recomputed(decision, maker, planned),
         **({"links idle": _idle(decision)} if decision.weighed else {}),
-        "if swapped": _swapped(decision),
-        "if recomputed": _recomputed(decision, maker, planned),
-        "if kept": _kept(decision, planned.prediction),
+        "at the peak": _at_the_peak(decision, planned.prediction),
     }
+
+
+def _shape(tensor: Tensor) -> dict[str, str]:
+    """The row "[1, 16, 96, 96, 96] float32"; none for a list of tensors, whose shape TensorFlow does not know."""
+    return {} if tensor.shape is None else {"shape": f"{list(tensor.shape)} {tensor.dtype}"}
 
 
 def _op(op: Op, step: PlannedStep) -> str:
@@ -111,9 +124,11 @@ def _listed(parts: Sequence[str]) -> str:
     return "; ".join([*parts[:LISTED], *more])
 
 
-def _returns(tensor: str, step: PlannedStep) -> str:
-    """How each copy of a tensor is made, and who reads it first."""
-    return _listed([f"{_origin(copy)} for {next(iter(readers(copy)), 'nobody')}" for copy in step.copies[tensor]])
+def _copies(tensor: str, step: PlannedStep) -> str:
+    """The number of copies, how each of them is made, and who reads it first."""
+    copies = step.copies[tensor]
+    made = [f"{_origin(copy)} for {next(iter(readers(copy)), 'nobody')}" for copy in copies]
+    return f"{len(copies)}: {_listed(made)}"
 
 
 def _origin(copy: SwapIn | Recompute) -> str:
@@ -133,8 +148,7 @@ def _idle(decision: Decision) -> str:
 def _swapped(decision: Decision) -> str:
     if decision.swap_seconds is None:
         return "impossible"
-    seconds, hidden = f"{reasons.duration(decision.swap_seconds)} of transfers", decision.hidden_seconds
-    return seconds if hidden is None else f"{seconds}; idle links hide {reasons.duration(hidden)} of that"
+    return f"{reasons.duration(decision.swap_seconds)} of transfers, out and back"
 
 
 def _recomputed(decision: Decision, maker: Op, planned: Planned) -> str:
@@ -152,9 +166,9 @@ def _sources(maker: Op, planned: Planned) -> str:
     return ", ".join(named) or "nothing"
 
 
-def _kept(decision: Decision, prediction: Prediction) -> str:
+def _at_the_peak(decision: Decision, prediction: Prediction) -> str:
     peak = format_size(prediction.predicted_peak_bytes)
     if decision.action == "keep":
-        return f"it holds {format_size(decision.peak_bytes)} of the predicted peak of {peak}"
+        return f"{format_size(decision.peak_bytes)} of the predicted {peak}"
     higher = format_size(prediction.predicted_peak_bytes + decision.peak_bytes)
-    return f"the predicted peak would be {higher} instead of {peak}, if all else went as planned"
+    return f"{format_size(decision.peak_bytes)} more if it were kept: {higher} instead of {peak}, if all else went as planned"

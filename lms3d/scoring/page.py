@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lms3d.files import write_text
+from lms3d.atomic_files import write_text
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8885; --shade: #8882; --mark: #0072B2; }

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lms3d.files import replacing
+from lms3d.atomic_files import replacing
 from lms3d.scoring.auroc import Scores
 
 WIDTH = 118

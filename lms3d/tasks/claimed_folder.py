@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.errors import InputError
 from lms3d.training.run_lock import RunLock
 
@@ -15,7 +15,7 @@ from lms3d.training.run_lock import RunLock
 def claimed(folder: Path, option: str) -> Iterator[Path]:
     """Makes the folder if it is missing, and keeps other processes out until the block ends. InputError, which names `option`, if
     nothing can be written there or another process has it."""
-    files.writable_folder(folder, option)
+    atomic_files.writable_folder(folder, option)
     with RunLock() as lock:
         if not lock.take(folder):
             raise InputError(

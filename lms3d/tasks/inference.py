@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from lms3d import console
+from lms3d.atomic_files import require_checksums
 from lms3d.config import TrainConfig
 from lms3d.engine import tuning
 from lms3d.errors import DoesNotFit, InputError
-from lms3d.files import require_checksums
 
 if TYPE_CHECKING:
     from lms3d.keras_step.callback import LMS

@@ -29,8 +29,8 @@ from typing import IO, Any
 import numpy as np
 
 from lms3d import errors
+from lms3d.atomic_files import replacing, write_json
 from lms3d.errors import InputError
-from lms3d.files import replacing, write_json
 
 Arrays = Mapping[str, np.ndarray]
 _DIGEST_BYTES = 8

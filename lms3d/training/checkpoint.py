@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lms3d import console
+from lms3d.atomic_files import link_or_copy, replacing
 from lms3d.common import json_values
 from lms3d.errors import InputError
-from lms3d.files import link_or_copy, replacing
 
 _STATE = "state.json"
 _DIGEST_BYTES = 64
@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 20
 Content = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
-class Damaged(InputError):
+class DamagedCheckpoint(InputError):
     """A checkpoint that is missing, or not as it was written."""
 
 
@@ -67,18 +67,18 @@ def save(path: Path, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any])
 
 
 def load(path: Path) -> Content:
-    """The arrays and the state that `save` wrote. Damaged, or InputError (CHECKPOINT-3)."""
+    """The arrays and the state that `save` wrote. DamagedCheckpoint, or InputError (CHECKPOINT-3)."""
     try:
         with path.open("rb") as stream:
             if _digest(stream) == stream.read():  # whoever wrote the file
                 return _content_of_members(stream, path)
             if not _ends_without_comment(stream):
-                raise Damaged(f"{path} is damaged (its checksum is wrong)")
+                raise DamagedCheckpoint(f"{path} is damaged (its checksum is wrong)")
             content = _content_of_members(stream, path)
         console.say(f"{path} is of an earlier version of lms3d, without a digest; the checksums of its parts are right")
         return content
     except FileNotFoundError:
-        raise Damaged(f"{path} is missing") from None
+        raise DamagedCheckpoint(f"{path} is missing") from None
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror or error}; make it readable, or delete it to go on from an older one, if there is one"
@@ -89,11 +89,11 @@ def latest(path: Path) -> tuple[*Content, str]:
     """The arrays and the state of the newest intact generation (CHECKPOINT-2), and what is wrong with a newer one, or ""."""
     try:
         return *load(path), ""
-    except Damaged as damage:
+    except DamagedCheckpoint as damage:
         newest = str(damage)
     try:
         arrays, state = load(older(path))
-    except Damaged as damage:
+    except DamagedCheckpoint as damage:
         raise InputError(f"{newest}; {damage}; start another run, with another --output") from None
     link_or_copy(older(path), path)
     return arrays, state, newest
@@ -106,25 +106,25 @@ def _content(stream: BinaryIO) -> Content:
         arrays = {name: content[name] for name in content.files}
     state = json_values.parse(arrays.pop(_STATE).tobytes())
     if not isinstance(state, dict):
-        raise Damaged(f"a checkpoint whose state is {str(state)[:60]}")
+        raise DamagedCheckpoint(f"a checkpoint whose state is {str(state)[:60]}")
     return arrays, state
 
 
 def _require_stored(members: Sequence[zipfile.ZipInfo], stream: BinaryIO) -> None:
-    """Damaged if members claim more bytes than the file has: `save` compresses none."""
+    """DamagedCheckpoint if members claim more bytes than the file has: `save` compresses none."""
     claimed, size = sum(one.file_size for one in members), stream.seek(0, os.SEEK_END)
     if claimed > size:
-        raise Damaged(f"a checkpoint whose parts claim {claimed:,} bytes in {size:,}")
+        raise DamagedCheckpoint(f"a checkpoint whose parts claim {claimed:,} bytes in {size:,}")
 
 
 def _content_of_members(stream: BinaryIO, path: Path) -> Content:
-    """The content of an archive. Damaged for any other form; the checksums of the members show damage without a digest."""
+    """The content of an archive. DamagedCheckpoint for any other form; checksums of the members show damage without a digest."""
     try:
         return _content(stream)
     except OSError:
         raise
     except Exception as error:
-        raise Damaged(f"{path} is damaged ({error})") from None
+        raise DamagedCheckpoint(f"{path} is damaged ({error})") from None
 
 
 def _ends_without_comment(stream: BinaryIO) -> bool:

@@ -77,7 +77,7 @@ def require_fit(options: TrainConfig, report: Prediction) -> None:
     """DoesNotFit, with the smallest limits, if the step will not fit in the limit of its report."""
     limit_bytes, without, floor = report.limit_bytes, report.unedited_limit_bytes, report.smallest_limit_bytes
     if options.lms and floor > limit_bytes:
-        raise report.does_not_fit(choice.parse(options.slabs))
+        raise report.refusal(choice.parse(options.slabs))
     if options.lms and report.predicted_peak_bytes > limit_bytes:  # happens only if all TFLMS parameters are given
         raise DoesNotFit(
             f"the step does not fit in {format_size(limit_bytes)} with the TFLMS parameters that were given, whose plan "

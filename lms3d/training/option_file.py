@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lms3d.atomic_files import write_text
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import write_text
 
 NAME = "run.toml"
 

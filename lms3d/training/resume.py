@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lms3d import console, files
-from lms3d.files import link_or_copy, write_text
+from lms3d import atomic_files, console
+from lms3d.atomic_files import link_or_copy, write_text
 from lms3d.ranks import replicas, variables
 from lms3d.ranks.variables import Arrays
 from lms3d.training import checkpoint, run_state
@@ -77,4 +77,4 @@ def _with_its_files(run: TrainingRun, state: RunState) -> RunState:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    return path.is_file() and files.digest(path) == digest
+    return path.is_file() and atomic_files.digest(path) == digest

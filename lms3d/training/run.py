@@ -31,7 +31,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class TrainingSchedule:
     """How long to train, and how the learning rate changes meanwhile."""
 
     epochs: int
@@ -99,7 +99,7 @@ class TrainingRun:
     words, for messages. before_saving: puts the weights that a snapshot keeps into the model.
     """
 
-    def __init__(self, model: Any, data: Data, schedule: Schedule, job: Job, interrupt: Interrupt) -> None:
+    def __init__(self, model: Any, data: Data, schedule: TrainingSchedule, job: Job, interrupt: Interrupt) -> None:
         self.data, self.schedule, self.job, self.interrupt = data, schedule, job, interrupt
         self.dir, self.world, self.memory = job.run_dir, job.world, job.memory
         self.full_rate = run_state.learning_rate(model)

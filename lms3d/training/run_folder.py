@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lms3d import console
+from lms3d.atomic_files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.config import TrainConfig
 from lms3d.device import circumstances, machine, memory, workspace
 from lms3d.errors import InputError
-from lms3d.files import make_folder, remove_partials, writable_folder, write_json
 from lms3d.training import checkpoint, config_file, option_file
 from lms3d.training.run_lock import RunLock
 

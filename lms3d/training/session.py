@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lms3d import console
+from lms3d.atomic_files import writable_folder
 from lms3d.config import TrainConfig
 from lms3d.device import memory as device_memory
 from lms3d.device import startup
 from lms3d.errors import InputError, Interrupted
-from lms3d.files import writable_folder
 from lms3d.ranks.elastic import Memory
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
 from lms3d.training import compilation, demo, needs, out_of_memory, run_folder, summary
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 from lms3d.training.run_lock import RunLock
 from lms3d.training.task import Material, Task
 from lms3d.units import format_seconds, format_size
@@ -252,14 +252,14 @@ class Training:
         if warm_up is not None:
             step_averages.write(run_dir / STATS, run_dir / AVERAGES, warm_up=warm_up)
 
-    def _schedule(self) -> Schedule:
+    def _schedule(self) -> TrainingSchedule:
         options = self.options
         assert options.epochs is not None, "needs.with_length fills these in"
         assert options.steps_per_epoch is not None
         # One rank has a warm-up, too: it changes nothing there, but the run may have begun on several ranks or go on there.
         warmup_epochs = WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
         factor, patience = self.task.plateau
-        return Schedule(
+        return TrainingSchedule(
             epochs=options.epochs, steps_per_epoch=options.steps_per_epoch, validation_steps=options.validation_steps,
             batch_size=options.batch_size, patience=options.patience, plateau_factor=factor, plateau_patience=patience,
             warmup_epochs=warmup_epochs, decay=options.schedule,

@@ -17,7 +17,7 @@ import keras
 from lms3d.training import resume
 from lms3d.training.callbacks import order
 from lms3d.training.interrupt import Interrupt
-from lms3d.training.run import Data, Job, Schedule, TrainingRun
+from lms3d.training.run import Data, Job, TrainingRun, TrainingSchedule
 from lms3d.training.run_state import Position, Row, floats
 
 
@@ -36,7 +36,11 @@ class History:
 
 
 def train(
-    model: keras.Model, data: Data, schedule: Schedule, job: Job, callbacks: Sequence[keras.callbacks.Callback] = ()
+    model: keras.Model,
+    data: Data,
+    schedule: TrainingSchedule,
+    job: Job,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> History:
     """Trains `model` (compiled, its optimiser built); writes history.csv, best.keras and last/ into the run folder.
 

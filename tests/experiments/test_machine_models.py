@@ -18,11 +18,11 @@ from lms3d.experiments.machines.calibration import Tried
 from lms3d.experiments.machines.ours import Case
 from lms3d.experiments.machines.predictions import Row
 from lms3d.experiments.machines.steps import Step
-from lms3d.machines import files, outlook
+from lms3d.machines import machine_files, outlook
 from tests.lms3d.engine.toy_graphs import training
 
 GRAPH = training(8, mib=512)
-MACHINES = {name: files.load(name) for name in files.names()}
+MACHINES = {name: machine_files.load(name) for name in machine_files.names()}
 X86 = MACHINES[published.X86]
 
 

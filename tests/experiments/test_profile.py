@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from lms3d import LMS
 from lms3d import train as lms3d_train
+from lms3d.atomic_files import write_json
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
 from lms3d.experiments import profile as command
 from lms3d.experiments.harness import commands
 from lms3d.experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
-from lms3d.files import write_json
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.callbacks.progress import Profile
 
@@ -66,7 +66,7 @@ def test_transfers_are_those_that_the_tier_counted(profiled):
     assert found.into.size_bytes == total(rows, "swapped_in_bytes") > 0
     assert (found.out.transfers, found.into.transfers) == (total(rows, "swap_outs"), total(rows, "swap_ins"))
     assert (
-        report.Run(name="", profile=found, counted=report.counted_bytes(folder / "lms_stats.csv", found)).check
+        report.ProfiledRun(name="", profile=found, counted=report.counted_bytes(folder / "lms_stats.csv", found)).check
         == "the same"
     )
     steps = intervals.union(step.interval for step in trace.steps)

@@ -9,11 +9,11 @@ import pytest
 from lms3d.experiments import report
 from lms3d.experiments.reporting import chapters, pages, published, runs
 from lms3d.experiments.reporting.chapters import Chapter
-from lms3d.experiments.reporting.runs import Run
+from lms3d.experiments.reporting.runs import CommandRun
 from tests.browser import clicked
 
 ROOT = Path(__file__).parents[2]
-RUN = Run(
+RUN = CommandRun(
     command="python -m experiments.x", exit_code=0, seconds=61.0, date="2026-11-23 05:00", machine="a CPU, 2 cores"
 )
 TABLE = """import pathlib, sys

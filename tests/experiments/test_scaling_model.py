@@ -10,7 +10,7 @@ import pytest
 from lms3d.experiments.scalability import case_study, communication, model_report, probe, shares
 from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
 from lms3d.experiments.scalability.communication import Link
-from lms3d.experiments.scalability.model import WEAK, Machine, predict
+from lms3d.experiments.scalability.model import WEAK, Cluster, predict
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3)
 
@@ -52,7 +52,7 @@ def test_the_expected_maximum_of_normals(members, known):
 
 def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
     steps = 1 + 0.05 * np.random.default_rng(0).standard_normal((4000, 16))
-    machine = Machine(
+    machine = Cluster(
         name="", ranks_per_node=16, local=Link(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
     )
     job = replace(JOB, step_seconds=1.0)
@@ -60,7 +60,7 @@ def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
 
 
 def test_the_backward_pass_hides_communication_up_to_its_length():
-    machine = Machine(name="", ranks_per_node=1, local=LINK, network=LINK)
+    machine = Cluster(name="", ranks_per_node=1, local=LINK, network=LINK)
     job = replace(
         JOB, step_seconds=3.0, gradient_bytes=2_000_000_000
     )  # 2.002 s on two ranks; the backward pass has 2 s

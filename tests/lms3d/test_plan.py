@@ -14,12 +14,13 @@ from lms3d.engine import plan_cache, sweep
 from lms3d.engine.cost import Machine
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.planners import tflms
-from lms3d.engine.prediction import Figures
+from lms3d.engine.prediction import Decision, Figures
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model import alternatives
 from lms3d.engine.step_model.planned_step import PlannedStep
 from lms3d.engine.step_model.problem import reduce
-from lms3d.errors import DoesNotFit
+from lms3d.errors import DoesNotFit, InputError
+from lms3d.keras_step import report
 from lms3d.keras_step.estimate import Planned
 from lms3d.plan_display import summary, why
 from lms3d.units import format_size
@@ -43,9 +44,9 @@ def toy(monkeypatch):
         settings = Settings(limit_bytes=options.memory_limit or 1 << 40, planner=planner, parameters=given)
         request = settings.request(GRAPH, machine)
         try:
-            made, prediction = plan_cache.make_plan(request)
+            made, prediction = plan_cache.cached_plan(request)
         except DoesNotFit as error:
-            made, prediction = plan_cache.make_plan(request.under(limit_bytes=error.smallest_limit_bytes))
+            made, prediction = plan_cache.cached_plan(request.under(limit_bytes=error.smallest_limit_bytes))
         return Planned(request=request, plan=made, prediction=prediction)
 
     monkeypatch.setattr(plan, "_planned", planned)
@@ -85,15 +86,20 @@ def test_why(toy, capsys):
     assert said["why"] == (
         "recomputed: computing it again takes 1.1 ms; moving it out and back would take 6.3 ms, all of which idle links could hide"
     )
-    assert said["size"] == "4.00 MiB, 4 axes"
+    assert said["size"] == "4.00 MiB"
     assert said["made by"].startswith("c1 (Conv3D), from ")
     assert re.fullmatch(r"r1 \(LeakyRelu\), from .+; gr1 \(LeakyReluGrad\), from .+", said["read by"])
-    assert said["comes back"] == "computed again for gr1"
+    assert said["copies"] == "1: computed again for gr1"
     assert said["in memory"].count("from") == 2
     assert said["links idle"].endswith("of the longest time that nobody uses it")
-    assert said["if swapped"] == "6.3 ms of transfers; idle links hide 6.3 ms of that"
-    assert re.fullmatch(r"1.1 ms of Conv3D, which reads r0:0 \(\w+\)", said["if recomputed"])
-    assert said["if kept"] == "the predicted peak would be 35.0 MiB instead of 31.0 MiB, if all else went as planned"
+    assert said["to swap"] == "6.3 ms of transfers, out and back"
+    assert said["of that hidden"] == "6.3 ms"
+    assert re.fullmatch(r"1.1 ms of Conv3D, which reads r0:0 \(\w+\)", said["to recompute"])
+    assert (
+        said["at the peak"]
+        == "4.00 MiB more if it were kept: 35.0 MiB instead of 31.0 MiB, if all else went as planned"
+    )
+    assert set(said) - {"made by", "read by", "in memory"} <= set(report.DECISION_COLUMNS)
     assert "What happens to the large tensors" not in out
 
 
@@ -101,7 +107,7 @@ def test_why_of_a_tensor_that_stays(toy, capsys):
     _, out, _ = run(capsys, "--memory-limit", "1GiB", "--why", "loss:0")
     assert "loss:0 is kept" in out
     assert re.search("why +kept: the step fits in the limit as it is\n", out)
-    assert re.search("if kept +it holds 4.00 MiB of the predicted peak of 47.0 MiB\n", out)
+    assert re.search("at the peak +4.00 MiB of the predicted 47.0 MiB\n", out)
 
 
 def test_why_of_a_part_of_several_names_lists_them(toy, capsys):
@@ -120,12 +126,12 @@ def test_why_of_a_small_tensor_that_leaves_weighs_no_alternative(capsys):
     request = Settings(limit_bytes=100 * MIB).request(graph, MACHINE)
     figures, planned_step = Figures(peak_bytes=0, step_seconds=0), PlannedStep.simulated(graph, moved, MACHINE)
     decisions = alternatives.decisions(reduce(graph, MACHINE), MACHINE, figures, planned_step)
-    prediction = replace(plan_cache.make_plan(request)[1], decisions=decisions)
+    prediction = replace(plan_cache.cached_plan(request)[1], decisions=decisions)
     why.show(Planned(request=request, plan=moved, prediction=prediction), "s")
     out, _ = capsys.readouterr()
     assert "links idle" not in out
-    assert re.search("comes back +read where it lies for z\n", out)
-    assert re.search("if recomputed +not weighed: it is small, or a view of a large tensor\n", out)
+    assert re.search("copies +1: read where it lies for z\n", out)
+    assert re.search("to recompute +not weighed: it is small, or a view of a large tensor\n", out)
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -138,6 +144,16 @@ def test_why_of_an_unknown_tensor_is_one_line(toy, capsys, name, message):
     code, _, err = run(capsys, "--memory-limit", "36MiB", "--why", name)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
+
+
+def test_a_part_of_a_long_name_that_is_misspelt_finds_the_name():
+    names = [f"network_1/{block}_conv_1/convolution:0" for block in ("encoder0", "decoder3")]
+    decisions = tuple(Decision(tensor=name, bytes=MIB, action="keep") for name in names)
+    prediction = replace(
+        plan_cache.cached_plan(Settings(limit_bytes=1 << 40).request(GRAPH, MACHINE))[1], decisions=decisions
+    )
+    with pytest.raises(InputError, match=f"the nearest are {names[1]}, {names[0]}"):
+        why.matching("decoder_conv_1", prediction, GRAPH)
 
 
 def test_sweep(toy, capsys, tmp_path):
@@ -238,4 +254,4 @@ def test_without_lms_only_the_step_is_described(toy, capsys):
 
 
 def test_the_sizes_of_the_toy():
-    assert plan_cache.make_plan(Settings(limit_bytes=36 * MIB).request(GRAPH, MACHINE))[1].rewritten
+    assert plan_cache.cached_plan(Settings(limit_bytes=36 * MIB).request(GRAPH, MACHINE))[1].rewritten

@@ -15,7 +15,7 @@ from lms3d import plan
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.prediction import Prediction
 from lms3d.errors import DoesNotFit
-from lms3d.machines import files
+from lms3d.machines import machine_files
 from tests.caches import private_cache
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 def test_the_machines_are_named(capsys):
     code, out, err = run(capsys, "--list-machines")
     assert (code, err) == (0, "")
-    assert all(name in out and files.load(name).title in out for name in files.names())
+    assert all(name in out and machine_files.load(name).title in out for name in machine_files.names())
     assert "here" in out
 
 
@@ -126,7 +126,7 @@ def test_of_images_it_is_a_square(monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_real_command(tmp_path):
     """With a file of one's own whose link is slow: the table of all ways, and nothing is measured."""
-    content = json.loads((Path(files.__file__).parent / "v100-pcie-16gb.json").read_text())
+    content = json.loads((Path(machine_files.__file__).parent / "v100-pcie-16gb.json").read_text())
     content["to_host_bytes_per_second"] = {"value": 1e8, "source": "a test"}
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps(content))
@@ -185,5 +185,5 @@ def _traced() -> tuple[dict[int, list[str]], set[bool]]:
             model.compile(keras.optimizers.Adam(5e-4), loss=losses.dice_loss, jit_compile=False)
             spec = tuple(tf.TensorSpec((1, side, side, side, channels), tf.float32) for channels in (4, 3))
             asked = {"memory_limit": 1 << 40, "planner": "off", "with_floor": False}
-            graphs[side] = estimate.plan_step(model, spec, machine=files.load("ac922").speeds(), **asked).graph
+            graphs[side] = estimate.plan_step(model, spec, machine=machine_files.load("ac922").speeds(), **asked).graph
     return {s: [op.type for op in g.ops] for s, g in graphs.items()}, {op.on_device for op in graphs[32].ops}

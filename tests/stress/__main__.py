@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder, write_text
 from lms3d.errors import InputError
-from lms3d.files import writable_folder, write_text
 from tests.stress.harness import Died, Options, Store, WentWrong, try_part
 
 PARTS = {

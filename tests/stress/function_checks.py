@@ -16,7 +16,7 @@ from lms3d.engine.ir import StepGraph
 from lms3d.engine.passes import assignments, identities, joins, manager, shapes, slicing, updates
 from lms3d.engine.passes.base import was_rewritten
 from lms3d.engine.passes.guard import Guard
-from lms3d.engine.passes.move import Move
+from lms3d.engine.passes.rewrite import Rewrite
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
@@ -163,7 +163,7 @@ class Bench:
 
 def moved(function: Function, graph: StepGraph, plan: Plan, tier: Tier) -> Function:
     """The function with the plan's nodes."""
-    manager.run(function, [Move(graph, plan, tier)])
+    manager.run(function, [Rewrite(graph, plan, tier)])
     return functions.make_function(function)
 
 

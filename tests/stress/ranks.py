@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from lms3d.training import checkpoint
 from tests.lms3d.ranks.started import Started
 from tests.stress import outcome, shim
@@ -258,7 +258,7 @@ def _wrong_weights(options: Options, folder: Path, training: Sequence[str]) -> s
     try:
         finish(folder, options.data, training)
         equal = same(options.output / "ranks" / "reference" / "run", folder / "run")
-    except (Failed, checkpoint.Damaged) as error:
+    except (Failed, checkpoint.DamagedCheckpoint) as error:
         return str(error)
     return "" if equal else "other weights than the reference (if most jobs differ, the reference may be the odd one)"
 

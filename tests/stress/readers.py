@@ -240,7 +240,7 @@ def _read_plan(folder: Path) -> Any:
     """A plan that swaps, from the cache in the folder or made again."""
     request = Settings(limit_bytes=7 << 20).request(training(3), Machine(flops_per_second=1e10))
     with mock.patch.dict(os.environ, LMS3D_CACHE=str(folder)):
-        return plan_cache.make_plan(request)[0]
+        return plan_cache.cached_plan(request)[0]
 
 
 # -- readers that need TensorFlow

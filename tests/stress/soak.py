@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 from scipy import stats
 
-from lms3d.files import write_json
+from lms3d.atomic_files import write_json
 from tests.stress.harness import Options, Part, Result
 
 ALLOWED = {"memory_mib": 16.0, "open_files": 0.5, "threads": 0.5, "swap_files": 0.5, "step_seconds": 0.2}

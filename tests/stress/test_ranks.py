@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from tests.lms3d.ranks import started
 from tests.stress import ranks
 from tests.stress.ranks import Ended
@@ -74,7 +74,7 @@ def jobs(monkeypatch):
 
     def same(reference, run):
         if becomes.get(run.parent.name) == "damaged":
-            raise ranks.checkpoint.Damaged("it cannot be read")
+            raise ranks.checkpoint.DamagedCheckpoint("it cannot be read")
         return becomes.get(run.parent.name) != "other"
 
     monkeypatch.setattr(ranks, "finish", finish)

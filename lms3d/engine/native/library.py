@@ -27,7 +27,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lms3d import console, files
+from lms3d import atomic_files, console
 from lms3d.common.disk import cache_directory
 from lms3d.errors import InputError, StorageError
 
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with console.quiet_native_log():
             path = given() or compiled()
         if words:
-            with files.replacing(Path(words[0])) as partial:
+            with atomic_files.replacing(Path(words[0])) as partial:
                 shutil.copyfile(path, partial)
             path = Path(words[0])
     except (InputError, StorageError) as error:

@@ -3,12 +3,12 @@
     normalise    what every step gets before it is captured: the passes that `NORMALISING` names, in its order
     compile      chains of small ops -> programs (`compiling`), if asked for
     slice        tensors of the largest levels -> slabs (`slicing`), if the limit asks for it
-    move         the nodes of a plan (`move`, `stream`)
+    rewrite      the nodes of a plan (`rewrite`, `stream`)
     guard        an error in place of a crash where memory may run out (`guard`)
 
 A pass is a subclass of `base.Pass`. `manager.run` runs it: it checks what the pass requires and ensures, and logs what changed.
 Slice and compile can be taken back: `forms` shows a step in one form after the other, so that `engine.choosing` can ask about each.
-Nothing outside of this room edits a graph; tiers make the ops that `move` asks them for (tests/test_architecture.py).
+Nothing outside of this room edits a graph; tiers make the ops that `rewrite` asks them for (tests/test_architecture.py).
 """
 
 from __future__ import annotations

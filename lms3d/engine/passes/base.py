@@ -84,8 +84,26 @@ def require_unplanned(one: Pass, function: Function) -> None:
     """RuntimeError if a plan's nodes are in the graph."""
     if was_rewritten(function.graph):
         raise RuntimeError(
-            f"pass {one.name}: found the nodes of a plan; expected a step without any; run it before move"
+            f"pass {one.name}: found the nodes of a plan; expected a step without any; run it before rewrite"
         )
+
+
+Returned: TypeAlias = list[tuple[tf.TensorShape, tf.DType]]
+
+
+def returned(function: Function) -> Returned:
+    """The shapes and types of the tensors that the graph returns."""
+    return [(tensor.shape, tensor.dtype) for tensor in function.graph.outputs]
+
+
+def require_returned(one: Pass, function: Function, before: Returned) -> None:
+    """RuntimeError if the graph returns tensors of other shapes or types than `before`."""
+    for tensor, (shape, dtype) in zip(function.graph.outputs, before, strict=True):
+        if tensor.dtype != dtype or not tensor.shape.is_compatible_with(shape):
+            raise RuntimeError(
+                f"pass {one.name}: {tensor.name!r} is {tensor.shape} of {tensor.dtype.name}; expected {shape} of {dtype.name}; "
+                "please report this graph"
+            )
 
 
 def require_whole(one: Pass, function: Function) -> None:

@@ -29,12 +29,20 @@ from lms3d.engine import fusion, tuning
 from lms3d.engine.fusion import ELEMENTWISE, REDUCTION, VIEW, Fusible, Program
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.liveness import peak_bytes
-from lms3d.engine.passes.base import Function, Pass, require_unplanned, require_whole
+from lms3d.engine.passes.base import (
+    Function,
+    Pass,
+    Returned,
+    require_returned,
+    require_unplanned,
+    require_whole,
+    returned,
+)
 from lms3d.engine.passes.edits import Edits
 from lms3d.engine.prediction import Compiled
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import argument, capture, is_argument, is_stateful, on_device, wanted
-from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
+from lms3d.engine.tensorflow.capture import argument, capture, is_argument, on_device, runs_once, traced_order, wanted
+from lms3d.engine.tensorflow.programs import Costs, Pair, ProgramCandidate
 
 log = logging.getLogger("lms3d")
 
@@ -63,7 +71,8 @@ _ROUNDS = (frozenset({ELEMENTWISE, REDUCTION, VIEW}), frozenset({ELEMENTWISE, VI
 
 
 class Compile(Pass):
-    """Requires a step as traced, without a plan. Ensures equal results, to rounding, and that the step's effects stay.
+    """Requires a step as traced, without a plan. Ensures equal results, to rounding, of the same shapes and types, that the step's
+    effects stay, and that no op runs beside the program in its place.
 
     device: the compute device. most_bytes: the most that a measurement may take (`programs.Costs`).
     """
@@ -73,14 +82,26 @@ class Compile(Pass):
     def __init__(self, device: str = "CPU:0", most_bytes: int = 1 << 62) -> None:
         self.device, self.most_bytes = device, most_bytes
         self.made = Compilation()
+        self._returned: Returned = []
+        self._effects: list[tf.Operation] = []
 
     def requires(self, function: Function) -> None:
         require_unplanned(self, function)
         require_whole(self, function)
+        self._returned = returned(function)
+        self._effects = list(function.graph.control_outputs)
 
     def run(self, function: Function) -> bool:
         self.made = compile_step(function, device=self.device, most_bytes=self.most_bytes)
         return self.made.changed
+
+    def ensures(self, function: Function) -> None:
+        require_returned(self, function, self._returned)
+        alive = {op.name for op in traced_order(function.graph)}
+        if twice := next((name for name in self.made.replaced if name in alive), None):
+            raise RuntimeError(f"pass {self.name}: {twice!r} runs beside its program; please report this graph")
+        if lost := next((op for op in self._effects if op not in function.graph.control_outputs), None):
+            raise RuntimeError(f"pass {self.name}: {lost.name!r} no longer runs; please report this graph")
 
     def __str__(self) -> str:
         return f"{self.name}: {len(self.made.compiled)} programs"
@@ -90,10 +111,12 @@ class Compile(Pass):
 class Compilation:
     """The programs of a step, and the edits that brought them into its graph.
 
-    saved_bytes: by how much they lower the peak of the step without a plan. edits: None if there are no programs yet.
+    replaced: the ops in whose place they run. saved_bytes: by how much they lower the peak of the step without a plan. edits: None
+    if there are no programs yet.
     """
 
     compiled: list[Compiled] = field(default_factory=list)
+    replaced: set[str] = field(default_factory=set)
     saved_bytes: int = 0
     edits: Edits | None = field(default=None, repr=False)
 
@@ -119,6 +142,7 @@ def compile_step(function: Function, *, device: str = "CPU:0", most_bytes: int =
         fusible, folded = _fusible(graph, step, kinds, device)
         decided = list(_decided(graph, step, fusible, folded, costs))[::-1]  # now in the order in which they run
         made.compiled += [_compiled(step, candidate.program, pair) for candidate, pair in decided]
+        made.replaced.update(*(candidate.program.replaced for candidate, _ in decided))
         called = _carry_out(graph, [candidate for candidate, _ in decided], edits)
         for call, (_, pair) in zip(called, decided, strict=True):
             workspaces[call.name] = pair.workspace_bytes
@@ -137,7 +161,7 @@ def _with_workspaces(step: StepGraph, workspaces: Mapping[str, int]) -> StepGrap
 
 def _compiled(step: StepGraph, program: Program, pair: Pair) -> Compiled:
     """The report's line about a program."""
-    gone = set(program.ops) - program.kept_views
+    gone = program.replaced
     returned = sum(step.tensors[t].bytes or 0 for t in program.outputs)
     return Compiled(
         name=program.name,
@@ -168,7 +192,7 @@ def _fusible(
 
 
 def _may_compile(op: tf.Operation, device: str) -> bool:
-    alone = is_stateful(op) or reading.in_loop(op) or not on_device(op, device)
+    alone = runs_once(op) or reading.in_loop(op) or not on_device(op, device)
     return not alone and all(map(_is_data, op.outputs))
 
 
@@ -189,7 +213,7 @@ def _constant(tensor: tf.Tensor) -> np.ndarray | None:
 
 def _decided(
     graph: tf.Graph, step: StepGraph, fusible: Fusible, folded: dict[str, np.ndarray], costs: Costs
-) -> Iterator[tuple[Candidate, Pair]]:
+) -> Iterator[tuple[ProgramCandidate, Pair]]:
     """The programs to take, from the end of the step to its beginning (FUSION-4)."""
     names, peak = wanted(graph), peak_bytes(step)
     least = max(tuning.PROGRAM_BYTES, int(tuning.PROGRAM_SHARE * fusion.moved(step, step.by_name)))
@@ -197,7 +221,7 @@ def _decided(
         alive = [name for name in group if name in step.by_name]
         program = fusion.program(step, alive, fusible) if fusion.moved(step, alive) >= least else None
         for form in _forms(program):
-            candidate = Candidate(graph, form, folded)
+            candidate = ProgramCandidate(graph, form, folded)
             pair = costs.pair(candidate)
             if pair is None or pair.seconds > pair.plain_seconds:
                 continue
@@ -226,7 +250,7 @@ def pays(pair: Pair, peak_growth: int, saved_bytes: int) -> bool:
 # -- the edit ------------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], edits: Edits) -> list[tf.Operation]:
+def _carry_out(graph: tf.Graph, candidates: Sequence[ProgramCandidate], edits: Edits) -> list[tf.Operation]:
     """Makes the ops that call the programs, and returns them. candidates: in the order in which they run."""
     if not candidates:
         return []
@@ -242,7 +266,7 @@ def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], edits: Edits) -
         with surgery.insertion(graph, first.device or None, waits):
             outputs = candidate.compiled.call(inputs, program.name)
         called.append(outputs[0].op)
-        call_of |= dict.fromkeys(set(program.ops) - program.kept_views, outputs[0].op)
+        call_of |= dict.fromkeys(program.replaced, outputs[0].op)
         stands_for |= dict(zip(program.outputs, outputs, strict=True))
         order[outputs[0].op.name] = (order[first.name][0], True)
         _redirect(graph, program, outputs, edits)
@@ -253,7 +277,7 @@ def _carry_out(graph: tf.Graph, candidates: Sequence[Candidate], edits: Edits) -
 
 def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], edits: Edits) -> None:
     """Lets the readers of the ops' results read the program's, and the function return these."""
-    gone = set(program.ops) - program.kept_views
+    gone = program.replaced
     for name, new in zip(program.outputs, outputs, strict=True):
         old = graph.get_tensor_by_name(name)
         for reader in old.consumers():

@@ -22,7 +22,7 @@ class Form:
 
     request: the question about the step in this form. slabs: as asked for. changed: False if the step is as it was traced all the
     same: there was nothing to slice, or no program pays. levels: see `slicing.Slicing`; sliced_tensors, joined: see
-    `slabs.program.Program`. compiled, saved_bytes: see `compiling.Compilation`.
+    `slabs.sliced_step.SlicedStep`. compiled, saved_bytes: see `compiling.Compilation`.
     """
 
     request: StepRequest
@@ -89,8 +89,8 @@ class Forms:
             changed=True,
             slabs=slabs,
             levels=one.made.levels,
-            sliced_tensors=len(one.made.program.sliced),
-            joined=tuple(one.made.program.joined),
+            sliced_tensors=len(one.made.step.sliced),
+            joined=tuple(one.made.step.joined),
             edits=one.made.edits,
         )
 

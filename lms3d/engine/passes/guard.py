@@ -19,8 +19,9 @@ GUARD-4  In a step with a plan there is no guard before an op that writes into i
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 import tensorflow as tf
 
@@ -30,7 +31,7 @@ from lms3d.engine.passes.base import Function, Pass
 from lms3d.engine.plan import SCOPE
 from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.bodies import size
-from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.capture import traced_order
 from lms3d.engine.tiers import base
 from lms3d.engine.tuning import GUARDED_BYTES, UNPLANNED_EIGHTHS
 
@@ -52,7 +53,8 @@ _MAKE_THEIR_OWN = (ONEDNN_TYPES | FORWARDING_TYPES) - {"AddN", "Einsum", "Transp
 
 
 class Guard(Pass):
-    """Requires nothing: it runs last, after a plan's nodes are in. Ensures that each large oneDNN op waits for its guard.
+    """Requires nothing: it runs last, after a plan's nodes are in. Ensures that each large oneDNN op waits for a guard of its size,
+    which comes after all that the op waits for, but for GUARD-4.
 
     planned: the step is expected to fit (GUARD-1), else GUARD-2. `count` says how many guards there are.
     """
@@ -63,11 +65,27 @@ class Guard(Pass):
         self.planned, self.count = planned, 0
 
     def run(self, function: Function) -> bool:
+        self.count = 0
+        for op, needed, before in list(self._to_guard(function)):
+            _insert(op, needed, before)
+            self.count += 1
+        log.info("lms: %d guards against oneDNN kernels that do not check their memory", self.count)
+        return self.count > 0
+
+    def ensures(self, function: Function) -> None:
+        for op, needed, before in self._to_guard(function):
+            guards = [one for one in op.control_inputs if _is_guard(one)]
+            if not any(_asks_for(one) >= needed and _waits_for(one) >= set(before) for one in guards):
+                raise RuntimeError(
+                    f"pass {self.name}: {op.name!r} has no guard of {needed:,} bytes; please report this graph"
+                )
+
+    def _to_guard(self, function: Function) -> Iterator[tuple[tf.Operation, int, list[tf.Operation]]]:
+        """(op, bytes that it needs, what its guard has to wait for) of each large oneDNN op."""
         graph = function.graph
-        alive = {op.name for op in capture(function).ops}  # a guard would run even if its op never does
+        alive = {op.name for op in traced_order(graph)}  # a guard would run even if its op never does
         started_by, gates = _gates_by_trigger(graph), {gate.name for gate in base.gates(graph)}
         returned = {t.name for t in graph.outputs}
-        self.count = 0
         for op in graph.get_operations():
             needed = self._needed_bytes(op)
             if op.name not in alive or op.type not in ONEDNN_TYPES or needed < GUARDED_BYTES or reading.in_loop(op):
@@ -76,10 +94,7 @@ class Guard(Pass):
                 continue
             before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
             before += [gate for trigger in before for gate in started_by[trigger.name]]  # GUARD-3
-            _insert(op, needed, before)
-            self.count += 1
-        log.info("lms: %d guards against oneDNN kernels that do not check their memory", self.count)
-        return self.count > 0
+            yield op, needed, [one for one in before if not _is_guard(one)]
 
     def _needed_bytes(self, op: tf.Operation) -> int:
         needed = max((size(t) or 0 for t in op.outputs), default=0)  # each output is a piece of its own
@@ -91,6 +106,21 @@ class Guard(Pass):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.count} guards"
+
+
+def _is_guard(op: tf.Operation) -> bool:
+    return op.name.startswith(GUARD_SCOPE) and op.type == "Empty"
+
+
+def _asks_for(guard: tf.Operation) -> int:
+    """The bytes that a guard allocates."""
+    shape = tf.get_static_value(guard.inputs[0])
+    return 0 if shape is None else math.prod(shape.tolist())
+
+
+def _waits_for(guard: tf.Operation) -> set[tf.Operation]:
+    """The ops that a guard waits for. TensorFlow lets the constant wait that the guard reads."""
+    return {before for one in (guard, *(t.op for t in guard.inputs)) for before in one.control_inputs}
 
 
 def _insert(op: tf.Operation, needed_bytes: int, before: Sequence[tf.Operation]) -> None:

@@ -23,14 +23,22 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.engine.native import kernels
-from lms3d.engine.passes.base import Function, Pass, require_unplanned, require_without_programs
+from lms3d.engine.passes.base import (
+    Function,
+    Pass,
+    Returned,
+    require_returned,
+    require_unplanned,
+    require_without_programs,
+    returned,
+)
 from lms3d.engine.passes.edits import Edits
 from lms3d.engine.slabs.levels import AXIS, found_in
-from lms3d.engine.slabs.program import Input, Key, Made, Program
+from lms3d.engine.slabs.sliced_step import Input, Key, Made, SlicedStep
 from lms3d.engine.slabs.step import slice_step
 from lms3d.engine.slabs.values import Node, Ref, Shape, Spec
 from lms3d.engine.tensorflow import reading, surgery
-from lms3d.engine.tensorflow.capture import argument, is_argument, is_stateful, traced_order
+from lms3d.engine.tensorflow.capture import argument, is_argument, runs_once, traced_order
 
 log = logging.getLogger("lms3d")
 
@@ -45,7 +53,7 @@ class Slicing:
     slice.
     """
 
-    program: Program
+    step: SlicedStep
     levels: tuple[Shape, ...]
     edits: Edits | None = None
 
@@ -65,26 +73,22 @@ class Slice(Pass):
     def __init__(self, slabs: Mapping[int, int]) -> None:
         self.slabs = slabs
         self.made: Slicing | None = None
-        self._returned: list[tf.TensorShape] = []
+        self._returned: Returned = []
 
     def requires(self, function: Function) -> None:
         require_unplanned(self, function)
         require_without_programs(self, function)
-        self._returned = [t.shape for t in function.graph.outputs]
+        self._returned = returned(function)
 
     def run(self, function: Function) -> bool:
         self.made = slice_function(function, self.slabs)
         return self.made.changed
 
     def ensures(self, function: Function) -> None:
-        for tensor, shape in zip(function.graph.outputs, self._returned, strict=True):
-            if not tensor.shape.is_compatible_with(shape):
-                raise RuntimeError(
-                    f"pass {self.name}: {tensor.name!r} has the shape {tensor.shape}; expected {shape}; please report this graph"
-                )
+        require_returned(self, function, self._returned)
 
     def __str__(self) -> str:
-        sliced = 0 if self.made is None else len(self.made.program.sliced)
+        sliced = 0 if self.made is None else len(self.made.step.sliced)
         return f"{self.name}: {sliced} tensors"
 
 
@@ -93,13 +97,13 @@ def slice_function(function: Function, slabs: Mapping[int, int]) -> Slicing:
     graph = function.graph
     nodes = nodes_of(function)
     levels = tuple({shape[AXIS]: shape[AXIS:] for shape in reversed(found_in(nodes))}.values())[::-1]
-    program = slice_step(nodes, [t.name for t in graph.outputs], slabs)
-    if not program.made:
-        return Slicing(program, levels)
-    carrier = _Carrier(graph, program)
+    step = slice_step(nodes, [t.name for t in graph.outputs], slabs)
+    if not step.made:
+        return Slicing(step, levels)
+    carrier = _Carrier(graph, step)
     carrier.carry_out()
-    log.info("lms: %d tensors sliced, with %d ops", len(program.sliced), len(program.made))
-    return Slicing(program, levels, carrier.edits)
+    log.info("lms: %d tensors sliced, with %d ops", len(step.sliced), len(step.made))
+    return Slicing(step, levels, carrier.edits)
 
 
 def nodes_of(function: Function) -> list[Node]:
@@ -124,7 +128,7 @@ def _node(op: tf.Operation) -> Node:
     known = set(op.node_def.attr)
     names = [n for n in _parameters(op.type) if n in known]
     calls = any(a.HasField("func") for a in op.node_def.attr.values())
-    sliceable = not is_stateful(op) and not reading.in_loop(op) and not calls and bool(_parameters(op.type))
+    sliceable = not runs_once(op) and not reading.in_loop(op) and not calls and bool(_parameters(op.type))
     return Node(
         name=op.name,
         type=op.type,
@@ -152,20 +156,20 @@ def _plain(value: Any) -> Any:
 
 
 class _Carrier:
-    """Makes the ops of a program."""
+    """Makes the ops of a sliced step."""
 
-    def __init__(self, graph: tf.Graph, program: Program) -> None:
-        self.graph, self.program = graph, program
+    def __init__(self, graph: tf.Graph, step: SlicedStep) -> None:
+        self.graph, self.step = graph, step
         self.made: list[list[tf.Tensor]] = []
         self.constants: dict[tuple[str, bytes, tuple[int, ...]], tf.Tensor] = {}
         # The new ops of a node come before the node itself, if it stays and only reads the tensors that they joined.
-        self.order: dict[str, tuple[Key, bool]] = {name: (key, True) for name, key in program.kept.items()}
+        self.order: dict[str, tuple[Key, bool]] = {name: (key, True) for name, key in step.kept.items()}
         self.group: dict[str, str] = {}
         self.edits = Edits(graph)
 
     def carry_out(self) -> None:
         with surgery.insertion(self.graph, None):
-            for one in self.program.made:
+            for one in self.step.made:
                 self.made.append(self._make(one))
         self._redirect()
         self._return()
@@ -215,13 +219,13 @@ class _Carrier:
         return self.graph.get_tensor_by_name(ref.trace) if ref.trace else self.made[ref.op][ref.index]
 
     def _redirect(self) -> None:
-        for (name, index), ref in self.program.redirected.items():
+        for (name, index), ref in self.step.redirected.items():
             op = self.graph.get_operation_by_name(name)
             read = partial(surgery.set_input, op, index)
             self.edits.make(partial(read, self._tensor(ref)), partial(read, op.inputs[index]))
 
     def _return(self) -> None:
-        stands_for = {name: self._tensor(ref) for name, ref in self.program.returned.items()}
+        stands_for = {name: self._tensor(ref) for name, ref in self.step.returned.items()}
         if stands_for:
             back = {new.name: self.graph.get_tensor_by_name(old) for old, new in stands_for.items()}
             replace = partial(surgery.replace_outputs, self.graph)
@@ -230,18 +234,18 @@ class _Carrier:
     def _keep_control_edges(self) -> None:
         """Lets ops that waited for a sliced op wait for all of its slabs."""
         pieces: dict[str, list[tf.Operation]] = {}
-        for one, tensors in zip(self.program.made, self.made, strict=True):
+        for one, tensors in zip(self.step.made, self.made, strict=True):
             if tensors:
                 pieces.setdefault(one.node.name, []).append(tensors[0].op)
-        for name in self.program.kept:
+        for name in self.step.kept:
             op = self.graph.get_operation_by_name(name)
-            gone = [c for c in op.control_inputs if c.name in pieces and c.name not in self.program.kept]
+            gone = [c for c in op.control_inputs if c.name in pieces and c.name not in self.step.kept]
             if gone:
                 wait = partial(surgery.set_control_inputs, op)
                 others = [c for c in op.control_inputs if c not in gone]
                 new = [*others, *(p for c in gone for p in pieces[c.name])]
                 self.edits.make(partial(wait, new), partial(wait, op.control_inputs))
-        for one, tensors in zip(self.program.made, self.made, strict=True):
-            waits = [c for c in one.node.control_inputs if c in self.program.kept]
+        for one, tensors in zip(self.step.made, self.made, strict=True):
+            waits = [c for c in one.node.control_inputs if c in self.step.kept]
             if tensors and waits and one.type == one.node.type:
                 surgery.add_control_inputs(tensors[0].op, [self.graph.get_operation_by_name(c) for c in waits])

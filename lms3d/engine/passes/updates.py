@@ -24,13 +24,13 @@ from collections.abc import Iterator, Sequence, Set
 import tensorflow as tf
 
 from lms3d.device.pool_layout import CRUMB_BYTES
-from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES, Op, topological, without_dead
+from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES
 from lms3d.engine.liveness import SLICE_TYPES
-from lms3d.engine.passes.base import Normalising
+from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.passes.identities import pass_identities
 from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.bodies import size
-from lms3d.engine.tensorflow.capture import held_bytes, wanted
+from lms3d.engine.tensorflow.capture import held_bytes, traced_order
 
 _MAY_PASS_ON = ALIAS_TYPES | SLICE_TYPES | {"CheckNumerics", "Transpose"}
 _IN_PLACE = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
@@ -44,15 +44,30 @@ class HoldBack(Normalising):
     def edit(self, graph: tf.Graph) -> int:
         return hold_back(graph, self.target.compute_device)
 
+    def ensures(self, function: Function) -> None:
+        for update, readers in _unheld(function.graph):
+            raise RuntimeError(
+                f"pass {self.name}: {update.name!r} does not wait for {readers[0].name!r}, which reads the old value; "
+                "please report this graph"
+            )
+
 
 def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
     """Adds the control edges; returns how many edits it took. Results are unchanged."""
+    count = sum(_within_branches(op, compute_device) for op in graph.get_operations())
+    for update, readers in list(_early(graph)):
+        surgery.add_control_inputs(update, readers)
+        count += len(readers)
+    return count
+
+
+def _early(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]:
+    """The updates of a graph that may come too early, each with the readers of the old value for which it does not wait."""
     found = graph.get_operations()
-    count = sum(_within_branches(op, compute_device) for op in found)
     updates = {op: updated for op in found if not reading.in_loop(op) and (updated := _updated(op))}
     if not updates:
-        return count
-    place = _places(graph, found, {op.name for op in updates})
+        return
+    place = _places(graph, [op.name for op in updates])
     holders: dict[str, list[tf.Operation]] = defaultdict(list)
     for op in found:
         if op.type == "ReadVariableOp" and op.name in place:
@@ -61,10 +76,16 @@ def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
         here = place.get(update.name, 0)
         known = {*(t.op.name for t in update.inputs), *(op.name for op in update.control_inputs)}
         late = {op.name: op for handle in updated for op in holders[handle] if place.get(op.name, here) < here}
-        waits = [op for name, op in late.items() if name not in known and not reading.in_loop(op)]
-        surgery.add_control_inputs(update, waits)
-        count += len(waits)
-    return count
+        if waits := [op for name, op in late.items() if name not in known and not reading.in_loop(op)]:
+            yield update, waits
+
+
+def _unheld(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]:
+    """As `_early`, in the graph and in branches."""
+    yield from _early(graph)
+    for op in graph.get_operations():
+        for branch in reading.branches(op).values():
+            yield from _unheld(branch)
 
 
 def _within_branches(op: tf.Operation, compute_device: str) -> int:
@@ -141,24 +162,12 @@ def _updated(op: tf.Operation) -> set[str]:
     return found
 
 
-def _places(graph: tf.Graph, found: list[tf.Operation], updates: set[str]) -> dict[str, int]:
+def _places(graph: tf.Graph, updates: Sequence[str]) -> dict[str, int]:
     """Op -> its place in an order in which updates come as late as they can, and are among themselves as traced.
 
     Edges along this order make no cycle. Ops that never run have no place.
     """
-    light = [
-        Op(
-            op.name,
-            op.type,
-            tuple(t.name for t in op.inputs),
-            tuple(c.name for c in op.control_inputs),
-            stateful=reading.is_stateful(op),
-            in_loop=reading.in_loop(op),
-        )
-        for op in found
-    ]
-    ops = topological(without_dead(light, wanted(graph)), urgent=lambda op: op.name not in updates)
-    return {op.name: i for i, op in enumerate(ops)}
+    return {op.name: i for i, op in enumerate(traced_order(graph, last=updates))}
 
 
 def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:

@@ -2,9 +2,9 @@
 
     planes       which planes of its inputs a slab needs
     values       tensors of the trace: whole, or as slabs
-    program      the sliced step, op by op, and the order in which it is meant to run
+    sliced_step  the sliced step, op by op, and the order in which it is meant to run
     rules        one per kind of op: slabs in, slabs out
     step         walks a trace, applies the rules, and joins the inputs of ops that have none
 
-`engine.passes.slicing` reads a trace and carries out the program.
+`engine.passes.slicing` reads a trace and makes the sliced step.
 """

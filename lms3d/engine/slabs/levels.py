@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lms3d.engine.slabs.planes import even_bounds
-from lms3d.engine.slabs.values import Layout, Node, Shape
+from lms3d.engine.slabs.values import Node, Shape, SlabLayout
 
 AXIS = 1
 """The first spatial axis: channels come last."""
@@ -45,13 +45,13 @@ class Levels:
         extents = sorted({s[AXIS] for s in shapes}, reverse=True)
         return Levels({s: slabs.get(extents.index(s[AXIS]), 1) for s in shapes})
 
-    def layout(self, shape: Shape | None) -> Layout | None:
+    def layout(self, shape: Shape | None) -> SlabLayout | None:
         """How a tensor of this shape is cut; None if it stays whole."""
         for rank in (4, 3):
             number = self.numbers.get(shape[:rank], 1) if shape is not None else 1
             if shape is not None and len(shape) >= rank and number > 1:
                 bounds = even_bounds(shape[AXIS], number, self._multiple(shape[AXIS], number))
-                return Layout(AXIS, bounds) if len(bounds) > 2 else None
+                return SlabLayout(AXIS, bounds) if len(bounds) > 2 else None
         return None
 
     def stays_whole(self, shape: Shape | None) -> bool:

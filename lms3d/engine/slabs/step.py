@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lms3d.engine.slabs.levels import Levels
-from lms3d.engine.slabs.program import Builder, Key, Program
 from lms3d.engine.slabs.rules import RULES
+from lms3d.engine.slabs.sliced_step import Builder, Key, SlicedStep
 from lms3d.engine.slabs.values import Node, Ref, Sliced, Spec, Value, Whole
 
 _BYTES = {"float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "complex128": 16, "float16": 2, "bfloat16": 2, "int16": 2,
@@ -22,8 +22,8 @@ _LARGE_BYTES, _LARGE_RANK = 1 << 20, 3
 _START: Key = (0, 0.0, 0)
 
 
-def slice_step(nodes: Sequence[Node], returned: Iterable[str], slabs: Mapping[int, int]) -> Program:
-    """The program of a sliced step; `Program.made` is empty if nothing is sliced.
+def slice_step(nodes: Sequence[Node], returned: Iterable[str], slabs: Mapping[int, int]) -> SlicedStep:
+    """The sliced step; its `made` is empty if nothing is sliced.
 
     nodes: in topological order, dead ones left out. returned: names of tensors. slabs: level -> number of slabs.
     """
@@ -35,16 +35,16 @@ class _Pass:
         self.nodes, self.returned = nodes, returned
         self.build = Builder(Levels.of(nodes, slabs))
         self.values: dict[str, Value] = {}
-        self.kept_key = self.build.program.kept
+        self.kept_key = self.build.step.kept
         self.last_key: dict[str, Key] = {}  # of the ops that stand for a node
 
-    def run(self) -> Program:
+    def run(self) -> SlicedStep:
         for index, node in enumerate(self.nodes):
             self.build.begin(node, index)
             values = [self.values[s.name] for s in node.inputs]
-            before = len(self.build.program.made)
+            before = len(self.build.step.made)
             made = self._by_rule(node, values)
-            self.last_key[node.name] = max((one.key for one in self.build.program.made[before:]), default=_START)
+            self.last_key[node.name] = max((one.key for one in self.build.step.made[before:]), default=_START)
             if made is None:
                 self._keep(node, values, index)
             else:
@@ -52,9 +52,9 @@ class _Pass:
         for name in sorted(self.returned):  # SLAB-4
             value = self.values[name]
             if isinstance(value, Sliced) or not value.ref.trace:
-                self.build.program.returned[name] = self.build.whole(value)
-        self.build.program.make_late()
-        return self.build.program
+                self.build.step.returned[name] = self.build.whole(value)
+        self.build.step.make_late()
+        return self.build.step
 
     def _by_rule(self, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
         if not node.sliceable or node.type not in RULES:
@@ -68,7 +68,7 @@ class _Pass:
             self.values[spec.name] = value
             if isinstance(value, Sliced):
                 self.build.rise(max(p.phase for p in value.pieces))
-                self.build.program.sliced[spec.name] = len(value.pieces)
+                self.build.step.sliced[spec.name] = len(value.pieces)
 
     def _keep(self, node: Node, values: Sequence[Value], index: int) -> None:
         """Keeps an op, which reads joined tensors (SLAB-3)."""
@@ -76,9 +76,9 @@ class _Pass:
         for i, (spec, value) in enumerate(zip(node.inputs, values, strict=True)):
             ref = self.build.whole(value)
             if ref.trace != spec.name:
-                self.build.program.redirected[node.name, i] = ref
+                self.build.step.redirected[node.name, i] = ref
             if isinstance(value, Sliced):
-                self.build.program.joined.append((node.name, node.type, size(spec)))
+                self.build.step.joined.append((node.name, node.type, size(spec)))
             reads.append(ref)
         waits = [self.last_key[name] for name in node.control_inputs if name in self.last_key]
         phase, place = max(self.build.when(reads), max(waits, default=_START)[:2])

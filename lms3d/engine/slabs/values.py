@@ -48,7 +48,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SlabLayout:
     """How a tensor is cut: along `axis`, whose planes are `groups` times the planes 0 .. bounds[-1] one after the other.
 
     If the axis is a batch axis and a spatial axis merged, `groups` is above 1; each slab then has its planes of all groups.
@@ -73,9 +73,9 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Ref:
-    """A tensor of the sliced step: output `index` of an op that the program makes, or a tensor of the trace (`trace`).
+    """A tensor of the sliced step: output `index` of an op that `sliced_step` makes, or a tensor of the trace (`trace`).
 
-    phase, place: when it is made (`program`). barrier: it is made from all slabs of a tensor.
+    phase, place: when it is made (`sliced_step`). barrier: it is made from all slabs of a tensor.
     """
 
     shape: Shape
@@ -101,7 +101,7 @@ class Sliced:
     """A tensor of the trace that exists as slabs only."""
 
     spec: Spec
-    layout: Layout
+    layout: SlabLayout
     pieces: tuple[Ref, ...]
 
 

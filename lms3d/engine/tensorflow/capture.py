@@ -124,7 +124,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
         or reading.in_loop(op)
-        or is_stateful(op)
+        or runs_once(op)
         or not op.outputs
         or any(t.dtype in _OPAQUE for t in tensors)
         or not all(t.shape.is_fully_defined() or is_reserve(t) for t in tensors)
@@ -150,7 +150,7 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def is_stateful(op: tf.Operation) -> bool:
+def runs_once(op: tf.Operation) -> bool:
     """True for an op that must run exactly once.
 
     Horovod's ops are not marked as stateful, but each waits for the same op of all ranks: one that ran twice, or alone, would wait
@@ -247,8 +247,23 @@ def _hidden_bytes(op: tf.Operation, compute_device: str) -> int:
     return int(op.outputs[0].shape.num_elements() * (1 if window <= np.iinfo(np.uint8).max else 4))
 
 
-def traced_order(graph: tf.Graph) -> list[tf.Operation]:
-    """The ops that run, each after the ops that it waits for, as close to the traced order as possible."""
+def _tensor(tensor: tf.Tensor, size_bytes: int | None) -> Tensor:
+    known = tensor.dtype not in _OPAQUE
+    return Tensor(
+        name=tensor.name,
+        bytes=size_bytes,
+        rank=tensor.shape.rank if known else None,
+        shape=tuple(tensor.shape) if known and tensor.shape.is_fully_defined() else None,
+        dtype=tensor.dtype.name,
+    )
+
+
+def traced_order(graph: tf.Graph, *, last: Sequence[str] = ()) -> list[tf.Operation]:
+    """The ops that run, each after the ops that it waits for, as close to the traced order as possible.
+
+    last: names of the ops that come as late as they can.
+    """
+    late = frozenset(last)
     bare = [
         Op(
             name=op.name,
@@ -256,12 +271,12 @@ def traced_order(graph: tf.Graph) -> list[tf.Operation]:
             inputs=tuple(t.name for t in op.inputs),
             control_inputs=tuple(c.name for c in op.control_inputs),
             outputs=tuple(Tensor(t.name) for t in op.outputs),
-            stateful=is_stateful(op),
+            stateful=runs_once(op),
             in_loop=reading.in_loop(op),
         )
         for op in graph.get_operations()
     ]
-    ops = topological(without_dead(bare, wanted(graph)))
+    ops = topological(without_dead(bare, wanted(graph)), urgent=lambda op: op.name not in late)
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
@@ -283,11 +298,8 @@ def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
         type=PROGRAM_TYPE if reading.is_program(op) else op.type,
         inputs=tuple(t.name for t in op.inputs),
         control_inputs=tuple(sorted(c.name for c in op.control_inputs)),  # a set, in another order in each process
-        outputs=tuple(
-            Tensor(t.name, n, None if t.shape.rank is None or t.dtype in _OPAQUE else t.shape.rank)
-            for t, n in zip(op.outputs, sizes, strict=True)
-        ),
-        stateful=is_stateful(op),
+        outputs=tuple(_tensor(t, n) for t, n in zip(op.outputs, sizes, strict=True)),
+        stateful=runs_once(op),
         workspace_bytes=inside.workspace if inside else 0,
         view=_is_view(op),
         hidden_bytes=_hidden_bytes(op, compute_device) if here else 0,

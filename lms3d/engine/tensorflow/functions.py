@@ -190,7 +190,7 @@ def _add_in_order(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Te
 # -- copies of ops, in functions of their own --------------------------------------------------------------------------
 
 
-def replay(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def copy_ops(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Copies `ops` into the graph that is being traced. given: name of a tensor that they read -> the tensor to read instead.
 
     Returns name of a tensor -> the tensor that stands for it: the given ones, and the outputs of the copies.

@@ -47,7 +47,7 @@ class Pair:
     workspace_bytes: int
 
 
-class Candidate:
+class ProgramCandidate:
     """A program that the step may have. folded: values of the tensors that it holds as constants."""
 
     def __init__(self, graph: tf.Graph, program: Program, folded: Mapping[str, np.ndarray]) -> None:
@@ -89,7 +89,7 @@ class Candidate:
         def run(*passed: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(inputs, passed, strict=True))
             given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
-            tensors = functions.replay(ops, given)
+            tensors = functions.copy_ops(ops, given)
             return [tensors[name] for name in self.program.outputs]
 
         return functions.trace(run, *(self._spec(name) for name in inputs))
@@ -106,7 +106,7 @@ class Costs:
         self.device, self.most_bytes, self.measured = device, most_bytes, 0
         self.known = _known.setdefault((_store(), _conditions(device)), _load(device))
 
-    def pair(self, candidate: Candidate) -> Pair | None:
+    def pair(self, candidate: ProgramCandidate) -> Pair | None:
         """The costs of a candidate; None if it cannot be compiled, or cannot be timed now."""
         key = candidate.key
         if key not in self.known:
@@ -117,7 +117,7 @@ class Costs:
                     self.known[key] = self._decided(candidate, key)
         return self.known[key]
 
-    def _decided(self, candidate: Candidate, key: str) -> Pair | None:
+    def _decided(self, candidate: ProgramCandidate, key: str) -> Pair | None:
         """The costs of a candidate that nobody has timed; None if it is too large (PROGRAM-5)."""
         if candidate.bytes > self.most_bytes:
             log.debug("lms: %s is too large to be timed as a program", candidate.program.name)
@@ -130,7 +130,7 @@ class Costs:
         cost = Cost(pair.seconds, workspace_bytes=pair.workspace_bytes)
         op_costs.keep_unknown({signature(call, self.device): cost}, self.device)
 
-    def _measured(self, candidate: Candidate, key: str) -> Pair | None:
+    def _measured(self, candidate: ProgramCandidate, key: str) -> Pair | None:
         """The costs of a candidate, timed and stored. A shortage of memory is not stored for later processes (PROGRAM-5)."""
         try:
             pair = self._timed(candidate)
@@ -142,7 +142,7 @@ class Costs:
         _save(self.device, key, pair)
         return pair
 
-    def _timed(self, candidate: Candidate) -> Pair:
+    def _timed(self, candidate: ProgramCandidate) -> Pair:
         plain, compiled, workspace = self._both(candidate)
         op_costs.keep({_signature(candidate, self.device): replace(compiled, workspace_bytes=workspace)}, self.device)
         log.debug(
@@ -150,7 +150,7 @@ class Costs:
         )
         return Pair(plain.seconds, compiled.seconds, workspace)
 
-    def _both(self, candidate: Candidate) -> tuple[Cost, Cost, int]:
+    def _both(self, candidate: ProgramCandidate) -> tuple[Cost, Cost, int]:
         """The costs of the ops one by one and of the program, and the program's workspace (PROGRAM-4)."""
         ways = [
             (functions.make_function(candidate.plain), _specs(candidate.plain)),
@@ -170,7 +170,7 @@ def _specs(function: Function) -> list[tf.TensorSpec]:
     return [tf.TensorSpec(t.shape, t.dtype) for t in function.graph.inputs]
 
 
-def _calling(candidate: Candidate) -> Function:
+def _calling(candidate: ProgramCandidate) -> Function:
     return functions.trace(lambda *passed: candidate.compiled.call(passed), *_specs(candidate.body))
 
 
@@ -181,7 +181,7 @@ def _text(body: Function, device: str) -> str:
         return str(made(stage="optimized_hlo"))
 
 
-def _signature(candidate: Candidate, device: str) -> str:
+def _signature(candidate: ProgramCandidate, device: str) -> str:
     calls = [op for op in _calling(candidate).graph.get_operations() if reading.is_program(op)]
     return signature(calls[0], device)
 

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from filelock import FileLock, Timeout
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.common import json_values
 from lms3d.common.disk import cache_directory
 from lms3d.device import containers, memory, workspace
@@ -115,7 +115,7 @@ def read_store(store: Path) -> dict[str, Any]:
 def write_store(store: Path, known: dict[str, Any]) -> None:
     """Writes a store. One that cannot be written costs each run some seconds, and nothing else."""
     with suppress(StorageError, OSError):
-        files.write_json(store, known)
+        atomic_files.write_json(store, known)
 
 
 def device_name(device: str) -> str:

@@ -1,4 +1,4 @@
-"""A disk: raw bytes between a tensor's own buffer and a file, in C++ beside the step (`lms3d.engine.native.files`).
+"""A disk: raw bytes between a tensor's own buffer and a file, in C++ beside the step (`lms3d.engine.native.file_lane`).
 
     copied   t -> lms/swap_out/t -> lms/swap_in/t/k/buffer -> lms/swap_in/t/k -> z
              t -> lms/hold/t                                                         (as in `stream`)
@@ -36,7 +36,7 @@ import psutil
 import tensorflow as tf
 
 from lms3d.device import machine
-from lms3d.engine.native.files import FileLane, SwapFile
+from lms3d.engine.native.file_lane import FileLane, SwapFile
 from lms3d.engine.native.lanes import Lane
 from lms3d.engine.native.library import library
 from lms3d.engine.tensorflow import surgery

@@ -10,7 +10,7 @@ STREAM-3  Nothing waits on the host. On a processor an operation is complete whe
           has ended. They occupy no thread, unless a lane of files makes the copy there. An arrival may come early on a processor
           (`Tier.waits_on_device`).
 
-`passes.move` draws these edges, and checks them. The default planner's plans and the allocator's replay follow this order. The
+`passes.rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay follow this order. The
 simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), where TFLMS's plans have their holds
 (TFLMS-8).
 """

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import ndimage
 
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from lms3d.scoring import dice
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.console import Report as Progress
 from lms3d.data.brats.layouts import find_cases
 from lms3d.data.brats.schema import schema_named
@@ -46,7 +46,7 @@ def write(predictions: Predictions, directory: Path, *, data: str | None = None,
             for path in written:
                 _require_equal(unfinished / path.name, path)
             for path in written:
-                with files.replacing(path) as partial:
+                with atomic_files.replacing(path) as partial:
                     (unfinished / path.name).rename(partial)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)

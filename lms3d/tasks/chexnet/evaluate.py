@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from lms3d.atomic_files import write_text
 from lms3d.data.chest_xray import collection
 from lms3d.data.chest_xray.collection import FINDINGS
 from lms3d.data.words import counted
 from lms3d.errors import InputError, say
-from lms3d.files import write_text
 from lms3d.scoring import auroc, tables
 from lms3d.scoring.auroc import Scores
 from lms3d.scoring.figures import roc

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from lms3d.atomic_files import replacing
 from lms3d.console import Report as Progress
 from lms3d.data import pseudonyms
 from lms3d.data.chest_xray.collection import FINDINGS, NO_FINDING
 from lms3d.data.words import counted
 from lms3d.errors import InputError, say
-from lms3d.files import replacing
 from lms3d.tasks.inference import Predictor
 from lms3d.tasks.task import PredictRequest
 from lms3d.training import config_file

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from lms3d.atomic_files import replacing
 from lms3d.common import json_values
 from lms3d.errors import InputError
-from lms3d.files import replacing
 
 SUFFIX = ".lms3d"
 FORMAT = "lms3d package"

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from lms3d.atomic_files import make_folder, replacing, writable_folder
 from lms3d.data.files import new_directory, reported_writes
 from lms3d.errors import InputError
-from lms3d.files import make_folder, replacing, writable_folder
 from lms3d.tasks.packages import archive, package
 
 _OPSET = 18

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lms3d import tasks
+from lms3d.atomic_files import writable_folder
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
-from lms3d.files import writable_folder
 from lms3d.tasks import inference, task_of
 from lms3d.tasks.packages import archive, description, network
 from lms3d.tasks.packages.archive import Content

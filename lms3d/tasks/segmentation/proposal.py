@@ -120,7 +120,7 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
     """See `finest`."""
     from lms3d.device import startup
     from lms3d.engine import tuning
-    from lms3d.machines import files
+    from lms3d.machines import machine_files
     from lms3d.tasks.segmentation.task import TASK
 
     with console.quiet_native_log():  # it imports TensorFlow
@@ -128,7 +128,7 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
         from lms3d.training import compilation, needs
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
-    speeds = files.load(_MACHINE).speeds()
+    speeds = machine_files.load(_MACHINE).speeds()
 
     def ask(grid: Whole) -> int | None:
         asked = dataclasses.replace(

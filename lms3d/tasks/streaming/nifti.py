@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from lms3d.files import replacing
+from lms3d.atomic_files import replacing
 from lms3d.tasks.streaming.volumes import Volume, slabs
 
 _FIRST_BYTE = 352  # of the voxels: behind a header of 348 bytes and 4 that say that no extension follows

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from lms3d.atomic_files import replacing
 from lms3d.data.volumes import dicom
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
-from lms3d.files import replacing
 
 FORMAT = "dicom-seg"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lms3d.atomic_files import write_json
 from lms3d.common import json_values
 from lms3d.data import pseudonyms
 from lms3d.data.brats import definition
@@ -27,7 +28,6 @@ from lms3d.data.volumes.geometry import Geometry
 from lms3d.data.volumes.header import raw_header, read_header
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.errors import InputError
-from lms3d.files import write_json
 from lms3d.tasks.streaming import nifti
 from lms3d.tasks.streaming.volumes import Array
 

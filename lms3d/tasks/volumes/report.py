@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.console import say
 from lms3d.data.errors import DataError
 from lms3d.data.volumes.case import load_images, load_truth
@@ -104,7 +104,7 @@ class Report:
                 written.append(output / f"{name}.csv")
                 tables.write_csv(table.assign(rules=self.rules) if self.rules else table, written[-1])
         written.append(output / "summary.md")
-        files.write_text(written[-1], scores.to_markdown(self.summary, self.note))
+        atomic_files.write_text(written[-1], scores.to_markdown(self.summary, self.note))
         return written
 
     @cached_property

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lms3d.atomic_files import require_checksums
 from lms3d.console import say
 from lms3d.data.words import counted
 from lms3d.errors import InputError
-from lms3d.files import require_checksums
 
 if TYPE_CHECKING:
     import keras

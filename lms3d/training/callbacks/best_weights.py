@@ -10,8 +10,8 @@ from typing import Any
 
 import keras
 
-from lms3d import files
-from lms3d.files import link_or_copy, replacing
+from lms3d import atomic_files
+from lms3d.atomic_files import link_or_copy, replacing
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run_state import floats
 
@@ -31,7 +31,7 @@ class BestWeights(TrainingCallback):
         path = path_in(self.run.dir)
         with replacing(path) as partial:
             without_training(self.model).save(partial)
-            digest = files.digest(partial)
+            digest = atomic_files.digest(partial)
             if path.exists():
                 link_or_copy(path, older_in(self.run.dir))
         return digest

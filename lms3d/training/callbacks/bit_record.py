@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d import console, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.device import circumstances
 from lms3d.errors import InputError
-from lms3d.files import writable_folder
 from lms3d.keras_step.callback import LMS
 from lms3d.ranks import variables
 from lms3d.training.bit_log import BitLog

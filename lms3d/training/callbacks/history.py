@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from lms3d.files import write_text
+from lms3d.atomic_files import write_text
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run_state import Row, floats, learning_rate
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from lms3d.console import Report, say
 from lms3d.training.callbacks.order import Place
-from lms3d.training.run import Schedule
+from lms3d.training.run import TrainingSchedule
 from lms3d.training.run_state import Row, floats
 from lms3d.units import format_seconds
 
@@ -22,7 +22,7 @@ class ProgressLines(keras.callbacks.Callback):
 
     place = Place.PROGRESS
 
-    def __init__(self, report: Report, schedule: Schedule, *, shown: Sequence[str] = ("loss",)) -> None:
+    def __init__(self, report: Report, schedule: TrainingSchedule, *, shown: Sequence[str] = ("loss",)) -> None:
         super().__init__()
         self.report, self.epochs, self.shown = report, schedule.epochs, shown
         self.steps, self.validation_steps = schedule.steps_per_epoch, schedule.validation_steps or 0

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from lms3d import errors
+from lms3d.atomic_files import write_json
 from lms3d.common import json_values
-from lms3d.files import write_json
 from lms3d.keras_step.callback import LMS
 from lms3d.training.callbacks.order import Place, TrainingCallback
 from lms3d.training.run import TrainingRun

@@ -10,7 +10,7 @@ from lms3d.errors import StorageError
     ("text", "numbers"), [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("0,2-3\n", {0, 2, 3}), ("\n", set())]
 )
 def test_lists_of_cores(text, numbers):
-    assert machine.cores(text) == numbers
+    assert machine.core_numbers(text) == numbers
     assert machine.core_list(numbers) == text.strip()
 
 

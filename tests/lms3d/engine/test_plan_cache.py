@@ -41,8 +41,8 @@ def stored() -> list:
     SETTINGS, replace(SETTINGS, planner="tflms"), replace(SETTINGS, planner="off"), replace(SETTINGS, limit_bytes=1 << 40),
 ])  # fmt: skip
 def test_what_comes_back_is_what_was_planned(settings, planned):
-    plan, report = plan_cache.make_plan(settings.request(GRAPH, MACHINE))
-    again, report_again = plan_cache.make_plan(settings.request(GRAPH, MACHINE))
+    plan, report = plan_cache.cached_plan(settings.request(GRAPH, MACHINE))
+    again, report_again = plan_cache.cached_plan(settings.request(GRAPH, MACHINE))
     assert len(planned) == 1
     assert (plan, report) == (again, replace(report_again, from_cache=False))
     assert (report.from_cache, report_again.from_cache) == (False, True)
@@ -110,7 +110,7 @@ def test_that_nothing_fits_is_kept_too(planned):
     errors = []
     for _ in range(2):
         with pytest.raises(DoesNotFit) as caught:
-            plan_cache.make_plan(settings.request(GRAPH, MACHINE))
+            plan_cache.cached_plan(settings.request(GRAPH, MACHINE))
         errors.append(caught.value)
     assert len(planned) == 1
     assert str(errors[0]) == str(errors[1])
@@ -119,11 +119,11 @@ def test_that_nothing_fits_is_kept_too(planned):
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"plan": {}, "prediction": 3}', "\x00"])
 def test_a_damaged_file_counts_as_none(damage, planned):
-    plan, _ = plan_cache.make_plan(REQUEST)
+    plan, _ = plan_cache.cached_plan(REQUEST)
     (file,) = stored()
     file.write_text(damage)
-    assert plan_cache.make_plan(REQUEST)[0] == plan
-    assert plan_cache.make_plan(REQUEST)[1].from_cache  # and was replaced
+    assert plan_cache.cached_plan(REQUEST)[0] == plan
+    assert plan_cache.cached_plan(REQUEST)[1].from_cache  # and was replaced
     assert len(planned) == 2
 
 
@@ -132,7 +132,7 @@ def test_no_flipped_bit_makes_another_plan(limit_bytes):
     """Without the digest 28 of 16,504 made another plan that can be applied, and 2,778 other figures beside the same one."""
     request = Settings(limit_bytes=limit_bytes).request(training(2, mib=1), MACHINE)
     with contextlib.suppress(DoesNotFit):
-        plan_cache.make_plan(request)
+        plan_cache.cached_plan(request)
     (file,) = stored()
     sound = bytearray(file.read_bytes())
     content = SimpleNamespace(stem=file.stem, read_text=lambda: sound.decode())  # a file would be written 16,504 times
@@ -146,21 +146,21 @@ def test_no_flipped_bit_makes_another_plan(limit_bytes):
 def test_a_plan_under_the_name_of_another_is_not_believed(planned):
     """Of the same step under another limit, which it may not keep."""
     wide = replace(SETTINGS, limit_bytes=1 << 40).request(GRAPH, MACHINE)
-    plan_cache.make_plan(wide)
+    plan_cache.cached_plan(wide)
     (file,) = stored()
     file.rename(file.with_stem(plan_cache.key(REQUEST)))
-    assert not plan_cache.make_plan(REQUEST)[0].empty
+    assert not plan_cache.cached_plan(REQUEST)[0].empty
     assert len(planned) == 2
 
 
 def test_a_plan_for_another_step_is_not_believed(planned):
-    plan, _ = plan_cache.make_plan(REQUEST)
+    plan, _ = plan_cache.cached_plan(REQUEST)
     (file,) = stored()
     other = training(12, mib=4)
-    plan_cache.make_plan(SETTINGS.request(other, MACHINE))
+    plan_cache.cached_plan(SETTINGS.request(other, MACHINE))
     (longer,) = set(stored()) - {file}
     file.write_text(longer.read_text())
-    assert plan_cache.make_plan(REQUEST)[0] == plan
+    assert plan_cache.cached_plan(REQUEST)[0] == plan
     assert len(planned) == 3
 
 
@@ -168,30 +168,30 @@ def test_what_json_does_not_keep_is_not_stored(monkeypatch):
     plan = Plan(parameters={"levels": (1, 2), 3: 4})
     report = planning.make_plan(REQUEST)[1]
     monkeypatch.setattr(planning, "make_plan", lambda request: (plan, report))
-    assert plan_cache.make_plan(REQUEST) == (plan, report)
+    assert plan_cache.cached_plan(REQUEST) == (plan, report)
     assert not stored()
 
 
 def test_the_plans_that_were_not_used_for_longest_go_first(monkeypatch):
     monkeypatch.setattr(tuning, "MOST_PLANS", 2)
     for number, mib in enumerate((50, 60)):
-        plan_cache.make_plan(replace(SETTINGS, limit_bytes=mib * MIB).request(GRAPH, MACHINE))
+        plan_cache.cached_plan(replace(SETTINGS, limit_bytes=mib * MIB).request(GRAPH, MACHINE))
         for file in stored():
             os.utime(file, (1000 + number, 1000 + number))
-    assert plan_cache.make_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[
+    assert plan_cache.cached_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[
         1
     ].from_cache  # used just now
-    plan_cache.make_plan(replace(SETTINGS, limit_bytes=70 * MIB).request(GRAPH, MACHINE))
+    plan_cache.cached_plan(replace(SETTINGS, limit_bytes=70 * MIB).request(GRAPH, MACHINE))
     assert len(stored()) == 2
-    assert plan_cache.make_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[1].from_cache
-    assert not plan_cache.make_plan(replace(SETTINGS, limit_bytes=60 * MIB).request(GRAPH, MACHINE))[1].from_cache
+    assert plan_cache.cached_plan(replace(SETTINGS, limit_bytes=50 * MIB).request(GRAPH, MACHINE))[1].from_cache
+    assert not plan_cache.cached_plan(replace(SETTINGS, limit_bytes=60 * MIB).request(GRAPH, MACHINE))[1].from_cache
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch, planned):
     (tmp_path / "file").touch()
     monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "file"))
     for _ in range(2):
-        assert not plan_cache.make_plan(REQUEST)[1].from_cache
+        assert not plan_cache.cached_plan(REQUEST)[1].from_cache
     assert len(planned) == 2
 
 

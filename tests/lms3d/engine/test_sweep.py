@@ -142,8 +142,8 @@ def test_below_the_floor_of_the_whole_step_it_is_planned_in_slabs():
 
 def test_ends_that_are_known_are_not_looked_for(monkeypatch):
     asked = []
-    made = plan_cache.make_plan
-    monkeypatch.setattr(plan_cache, "make_plan", lambda request: asked.append(request.with_floor) or made(request))
+    made = plan_cache.cached_plan
+    monkeypatch.setattr(plan_cache, "cached_plan", lambda request: asked.append(request.with_floor) or made(request))
     calls = []
     found = sweep.run(ANY, limits=3, ends=(8 * MIB, 40 * MIB), progress=lambda *call: calls.append(call))
     assert (found.floor_bytes, found.fit_bytes) == (8 * MIB, 40 * MIB)

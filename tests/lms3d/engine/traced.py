@@ -12,7 +12,7 @@ import tensorflow as tf
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.passes import manager
 from lms3d.engine.passes.guard import Guard
-from lms3d.engine.passes.move import Change, Move
+from lms3d.engine.passes.rewrite import Rewrite, Rewriting
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.tensorflow import functions
@@ -32,7 +32,7 @@ class Rewritten:
     function: Any
     before: StepGraph
     plan: Plan
-    change: Change
+    change: Rewriting
 
     def op(self, name: str) -> tf.Operation:
         return self.function.graph.get_operation_by_name(name)
@@ -52,11 +52,11 @@ def by_tflms(
     return Rewritten(original, *_swap(rewrite(original, graph, plan, tier), graph, plan))
 
 
-def rewrite(function: Any, graph: StepGraph, plan: Plan, tier: Any) -> tuple[Any, Change]:
+def rewrite(function: Any, graph: StepGraph, plan: Plan, tier: Any) -> tuple[Any, Rewriting]:
     """The function with the plan's nodes, and what changed."""
-    move = Move(graph, plan, tier)
-    manager.run(function, [move])
-    return functions.make_function(function), move.change
+    rewriting = Rewrite(graph, plan, tier)
+    manager.run(function, [rewriting])
+    return functions.make_function(function), rewriting.change
 
 
 def with_guards(function: Any, *, planned: bool) -> tuple[Any, int]:
@@ -66,7 +66,7 @@ def with_guards(function: Any, *, planned: bool) -> tuple[Any, int]:
     return functions.make_function(function), guard.count
 
 
-def _swap(made: tuple[Any, Change], graph: StepGraph, plan: Plan) -> tuple[Any, StepGraph, Plan, Change]:
+def _swap(made: tuple[Any, Rewriting], graph: StepGraph, plan: Plan) -> tuple[Any, StepGraph, Plan, Rewriting]:
     return made[0], graph, plan, made[1]
 
 

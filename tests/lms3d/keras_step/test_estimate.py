@@ -148,8 +148,9 @@ def test_a_saved_model_says_why_a_tensor_leaves(saved, capsys):
     assert re.search(
         rf"why +{ {'swap': 'swapped', 'recompute': 'recomputed', 'both': 'swapped and recomputed'}[verdict] }: ", out
     )
+    assert re.search(r"shape +\[64(, \d+)+\] float32\n", out)
     assert re.search(r"read by +\S+ \(\w+\), from ", out)
-    assert re.search(r"if kept +the predicted peak would be [\d.]+ MiB instead of [\d.]+ MiB", out)
+    assert re.search(r"at the peak +[\d.]+ MiB more if it were kept: [\d.]+ MiB instead of [\d.]+ MiB", out)
 
 
 def test_class_numbers_as_targets_and_sizes_that_the_file_leaves_open(capsys, tmp_path):

@@ -13,11 +13,11 @@ from lms3d.engine.planners.tflms import Parameters
 from lms3d.engine.planners.tflms.rules import build
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import GPU_POOL
-from lms3d.machines import files, outlook
+from lms3d.machines import machine_files, outlook
 from lms3d.machines.model import Number
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 
-AC922 = files.load("ac922")
+AC922 = machine_files.load("ac922")
 GRAPH = training(6, mib=8)
 PLAN = build(GRAPH, Parameters(swapout_threshold=2, swapin_ahead=1, swapin_groupby=0, sync_mode=0))
 SLOW = Machine(flops_per_second=1e9, bytes_per_second=1e9, swap_out_bytes_per_second=1e8, swap_in_bytes_per_second=2e8)

@@ -26,7 +26,7 @@ def train_once(world: World, memory: elastic.Memory) -> None:
     from lms3d.device import startup
     from lms3d.ranks import gradients
     from lms3d.training import trainer
-    from lms3d.training.run import Data, Job, Schedule
+    from lms3d.training.run import Data, Job, TrainingSchedule
 
     startup.start_tensorflow(seed=1, world=world, elastic_restart=memory.resuming)
     inputs = keras.Input((4,))
@@ -45,7 +45,7 @@ def train_once(world: World, memory: elastic.Memory) -> None:
 
     epochs, steps = int(sys.argv[2]), world.training_steps(SAMPLES, BATCH)
     data = Data(training=training, validation=tf.data.Dataset.range(4).map(sample).batch(BATCH))
-    schedule = Schedule(steps_per_epoch=steps, epochs=epochs, batch_size=BATCH)
+    schedule = TrainingSchedule(steps_per_epoch=steps, epochs=epochs, batch_size=BATCH)
     job = Job(run_dir=Path(sys.argv[1]), world=world, memory=memory)
     trainer.train(model, data, schedule, job, [Log(world, steps)])
 

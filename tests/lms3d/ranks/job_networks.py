@@ -77,7 +77,7 @@ def compared(
 
     from lms3d.keras_step.callback import LMS
     from lms3d.training import trainer
-    from lms3d.training.run import Data, Job, Schedule
+    from lms3d.training.run import Data, Job, TrainingSchedule
 
     model = network(options, world)
     start = model.get_weights()
@@ -85,7 +85,7 @@ def compared(
     data = tf.data.Dataset.from_tensor_slices(tuple(np.stack(part) for part in zip(*own, strict=True)))
     lms = LMS(enabled=False)  # traces the step at once, in a third of the time that Keras takes
     given = Data(training=lambda first: data, validation=data.take(1))
-    schedule = Schedule(steps_per_epoch=STEPS, epochs=1, batch_size=options.batch_size)
+    schedule = TrainingSchedule(steps_per_epoch=STEPS, epochs=1, batch_size=options.batch_size)
     trainer.train(model, given, schedule, Job(run_dir=ranks.FOLDER / options.task, world=world), [lms])
     lms.close()
     found = {"digest": hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in model.weights)).hexdigest()}

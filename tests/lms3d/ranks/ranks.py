@@ -16,7 +16,7 @@ import tensorflow as tf
 from lms3d.ranks import gradients
 from lms3d.ranks.world import World
 from lms3d.training import trainer
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 
 FOLDER = Path(sys.argv[1])
 STEPS = 4
@@ -83,7 +83,7 @@ def train(
 
     validation = dataset(tf.data.Dataset.from_tensor_slices(share), 1)
     data = Data(training=stream, validation=validation, validation_weight=len(share))
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         batch_size=batch_size, validation_steps=world.validation_steps(5, 1),
         **{"steps_per_epoch": STEPS, "epochs": 3, **options},
     )  # fmt: skip

@@ -177,7 +177,7 @@ def test_a_batch_script_of_slurm_is_no_launcher(monkeypatch):
     ids=["alone", "two", "three", "more ranks than cores", "bound by the launcher", "a container of both"],
 )
 def test_ranks_share_the_cores(processes, allowed, machine, expected):
-    assert startup.cores(processes, allowed=allowed, all_cores=machine) == expected
+    assert startup.cores_per_process(processes, allowed=allowed, all_cores=machine) == expected
 
 
 def test_ranks_share_the_memory_of_the_host(monkeypatch):

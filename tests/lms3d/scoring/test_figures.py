@@ -121,7 +121,7 @@ def test_a_verdict_names_the_better_one():
 
 @pytest.mark.parametrize("ending", ["pdf", "png"])
 def test_a_figure_on_a_full_disk_is_one_line(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr("lms3d.files.token", lambda: "x")
+    monkeypatch.setattr("lms3d.atomic_files.token", lambda: "x")
     (tmp_path / f".figure.x.partial.{ending}").symlink_to("/dev/full")
     with pytest.raises(StorageError, match="No space left on device; the previous version is intact"):
         style.write(plt.figure(), tmp_path / f"figure.{ending}")

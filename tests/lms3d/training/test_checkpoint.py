@@ -119,7 +119,7 @@ def test_every_bit_of_a_checkpoint_is_guarded(path):
         for bit in range(8 * len(content)):
             place, value = bit // 8, content[bit // 8]
             os.pwrite(file.fileno(), bytes([value ^ 1 << bit % 8]), place)
-            with pytest.raises(checkpoint.Damaged):
+            with pytest.raises(checkpoint.DamagedCheckpoint):
                 checkpoint.load(path)
             os.pwrite(file.fileno(), bytes([value]), place)
     assert number_of(checkpoint.load(path)) == 2
@@ -151,7 +151,7 @@ def test_a_damaged_one_of_an_earlier_version_gives_place_to_the_one_before_it(pa
     assert number_of(checkpoint.load(path)) == 3
     for place in range(0, len(content), 7):
         path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
-        with contextlib.suppress(checkpoint.Damaged):  # not all that is there matters
+        with contextlib.suppress(checkpoint.DamagedCheckpoint):  # not all that is there matters
             assert number_of(checkpoint.load(path)) == 3
     path.write_bytes(DAMAGE["one byte"](content))
     assert number_of(checkpoint.latest(path)) == 1

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from lms3d import tasks, train
+from lms3d.atomic_files import write_json
 from lms3d.errors import InputError, Interrupted
-from lms3d.files import write_json
 from lms3d.ranks import elastic
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen

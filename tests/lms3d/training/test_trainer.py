@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d import files
+from lms3d import atomic_files
 from lms3d.errors import Diverged, Interrupted
 from lms3d.ranks import variables
 from lms3d.training import checkpoint, trainer
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 from tests.power_cut import PowerCut
 
 STEPS = 4
@@ -53,7 +53,7 @@ def run(run_dir, *callbacks, epochs=4, resume=False, model=None, on_interrupt=la
         training=lambda first: dataset(tf.data.Dataset.range(first, 10**6)),
         validation=dataset(tf.data.Dataset.range(900, 903)),
     )
-    schedule = Schedule(epochs=epochs, steps_per_epoch=STEPS, **options)
+    schedule = TrainingSchedule(epochs=epochs, steps_per_epoch=STEPS, **options)
     job = Job(run_dir=run_dir, resume=resume, on_interrupt=on_interrupt)
     return model, trainer.train(model, data, schedule, job, callbacks)
 
@@ -219,7 +219,7 @@ def test_resumed_from_a_checkpoint_of_an_earlier_version(copied, straight):
     model, history = run(copied, resume=True)
     assert history.resumed_at == trainer.Position(4, 0)
     assert_same(model, copied, straight)
-    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
+    assert atomic_files.digest(copied / "best.keras") == atomic_files.digest(straight[0] / "best.keras")
 
 
 class Killed(BaseException):
@@ -254,16 +254,16 @@ def test_best_weights_later_than_the_checkpoint_are_taken_back(copied, straight,
     with pytest.raises(Killed):
         run(copied, epochs=5, resume=True)
     monkeypatch.setattr(checkpoint, "save", save)
-    assert files.digest(copied / "best.keras") != files.digest(straight[0] / "best.keras")
+    assert atomic_files.digest(copied / "best.keras") != atomic_files.digest(straight[0] / "best.keras")
     assert len(history_of(copied)) == 5
     run(copied, resume=True)
-    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
+    assert atomic_files.digest(copied / "best.keras") == atomic_files.digest(straight[0] / "best.keras")
     assert without_seconds(copied) == without_seconds(straight[0])
 
     checkpoint.path_in(copied).write_bytes(b"")
-    older = files.digest(copied / "last" / "best.older.keras")
+    older = atomic_files.digest(copied / "last" / "best.older.keras")
     run(copied, epochs=3, resume=True)
-    assert files.digest(copied / "best.keras") == older
+    assert atomic_files.digest(copied / "best.keras") == older
     assert without_seconds(copied) == without_seconds(straight[0])[:3]
 
 
@@ -287,7 +287,7 @@ def test_a_power_cut_at_any_moment(tmp_path, monkeypatch):
         run_dir = root / "run"
         if checkpoint.generations(run_dir):
             _, state, _ = checkpoint.latest(checkpoint.path_in(run_dir))
-            assert state["best"] in [files.digest(path) for path in run_dir.rglob("best*.keras")]
+            assert state["best"] in [atomic_files.digest(path) for path in run_dir.rglob("best*.keras")]
             found.append(len(state["rows"]))
         else:
             assert not found
@@ -327,7 +327,7 @@ class Overflow(keras.callbacks.Callback):
 def test_weights_that_are_not_finite_are_not_saved(copied, straight, callbacks):
     with pytest.raises(Diverged, match=r"not finite after epoch 5, step \d; last/ .* after epoch 4; .*--learning-rate"):
         run(copied, *callbacks, epochs=6, resume=True)
-    assert files.digest(copied / "best.keras") == files.digest(straight[0] / "best.keras")
+    assert atomic_files.digest(copied / "best.keras") == atomic_files.digest(straight[0] / "best.keras")
     model, history = run(copied, resume=True)
     assert history.resumed_at == trainer.Position(4, 0)
     assert_same(model, copied, straight)

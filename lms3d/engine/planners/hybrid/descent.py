@@ -23,23 +23,23 @@ from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.schedule import Schedule, build
 
 
-class Trial(NamedTuple):
+class Draft(NamedTuple):
     """A plan that the search looks at."""
 
     choices: dict[int, Choice]
     schedule: Schedule
 
 
-def cost(trial: Trial) -> tuple[float, int]:
+def cost(draft: Draft) -> tuple[float, int]:
     """What the search minimises: seconds, then bytes."""
-    return trial.schedule.cost_seconds, trial.schedule.peak_bytes
+    return draft.schedule.cost_seconds, draft.schedule.peak_bytes
 
 
-Good = Callable[[Trial], bool]
+Good = Callable[[Draft], bool]
 """A condition on plans, such as that they fit in the limit."""
 
 
-def anything(_: Trial) -> bool:
+def anything(_: Draft) -> bool:
     """The mildest `Good`."""
     return True
 
@@ -66,7 +66,7 @@ class Descent:
         self.evaluations = 0
         self.step_seconds = float(problem.seconds.sum())
         self.least_bytes = least_bytes
-        self.visited: list[Trial] = []  # by descents
+        self.visited: list[Draft] = []  # by descents
 
     @property
     def late(self) -> bool:
@@ -85,11 +85,11 @@ class Descent:
         """Makes sure that at least `seconds` of effort are left."""
         self._deadline = max(self._deadline, self.account.seconds + seconds)
 
-    def build(self, choices: dict[int, Choice]) -> Trial:
+    def build(self, choices: dict[int, Choice]) -> Draft:
         self.evaluations += 1
         schedule = build(self.problem, choices, self.machine)
         self.account.charge_schedule(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
-        return Trial(choices, schedule)
+        return Draft(choices, schedule)
 
     def allowed(self, choices: dict[int, Choice]) -> bool:
         """Whether the choices swap no more than `most_swapped_bytes`."""
@@ -100,9 +100,9 @@ class Descent:
 
     def descend(
         self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, *, kept: int = -1, rounds: int = 10**6
-    ) -> Trial:
+    ) -> Draft:
         """The first plan within the budget, else the lowest visited (PLAN-1, PLAN-2). kept: a buffer that must not move."""
-        lowest = here = Trial(choices, schedule)
+        lowest = here = Draft(choices, schedule)
         if kept < 0:
             self.visited.append(here)
         reachable = max(budget_bytes, self.least_bytes)
@@ -120,7 +120,7 @@ class Descent:
                 lowest = here
         return lowest
 
-    def _best_move(self, here: Trial, budget_bytes: int, kept: int) -> Trial | None:
+    def _best_move(self, here: Draft, budget_bytes: int, kept: int) -> Draft | None:
         """The plan after the best move (PLAN-1); None if no move lowers the excess."""
         goal_bytes = _goal_bytes(here.schedule, budget_bytes)
         before = _excess(here.schedule, goal_bytes)
@@ -144,7 +144,7 @@ class Descent:
                 break
         return best
 
-    def _best_pair(self, here: Trial, budget_bytes: int) -> Trial | None:
+    def _best_pair(self, here: Draft, budget_bytes: int) -> Draft | None:
         """The plan after the pair of moves that lowers the excess the most (PLAN-2)."""
         goal_bytes = _goal_bytes(here.schedule, budget_bytes)
         best, least = None, _excess(here.schedule, goal_bytes)

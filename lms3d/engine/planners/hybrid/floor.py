@@ -10,7 +10,7 @@ import numpy as np
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import moves, search, tuning
-from lms3d.engine.planners.hybrid.descent import Trial
+from lms3d.engine.planners.hybrid.descent import Draft
 from lms3d.engine.planners.hybrid.search import Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import KEEP
@@ -39,7 +39,7 @@ def lowest(problem: Problem, machine: Machine, *, pool: Pool = NO_POOL, account:
     return fit.check(problem, *plan, limit_bytes, pool)
 
 
-def _visited(problem: Problem, machine: Machine, account: Account) -> list[Trial]:
+def _visited(problem: Problem, machine: Machine, account: Account) -> list[Draft]:
     """The plans that descents visit (FLOOR-1)."""
     timeless = Search(_timeless(problem), search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
     lows = [timeless.descend(*timeless.build(c), 0) for c in ({}, next(timeless.everything_moved()))]
@@ -48,14 +48,14 @@ def _visited(problem: Problem, machine: Machine, account: Account) -> list[Trial
     timed = Search(problem, search.cheap(machine), tuning.FLOOR_SECONDS, account=account)
     for choices, _ in lows:  # transfers that are slow beside the ops hold memory longer
         timed.descend(*timed.build(choices), 0)
-    different: list[Trial] = []
+    different: list[Draft] = []
     for plan in (*timed.visited, *map(timed.build, near)):
         if all(plan.choices != other.choices for other in different):
             different.append(plan)
     return different
 
 
-def steadiest(problem: Problem, plans: list[Trial], pool: Pool) -> tuple[Trial, int]:
+def steadiest(problem: Problem, plans: list[Draft], pool: Pool) -> tuple[Draft, int]:
     """The plan with the smallest limit, and that limit (FLOOR-2)."""
     least = min(plan.schedule.peak_bytes for plan in plans)
     near = [p for p in plans if p.schedule.peak_bytes <= least * (tuning.NEAR if pool.in_pieces else 1)]
@@ -74,7 +74,7 @@ def steadiest(problem: Problem, plans: list[Trial], pool: Pool) -> tuple[Trial, 
     return near[best], limits[best]
 
 
-def _drawn(searching: Search, plan: Trial, limit_bytes: int, pool: Pool) -> tuple[Trial, int]:
+def _drawn(searching: Search, plan: Draft, limit_bytes: int, pool: Pool) -> tuple[Draft, int]:
     """A plan with other choices that needs a smaller limit, and that limit, 1 MiB at a time (FLOOR-3, with a fixed seed).
 
     Drawn buffers move at once (tight), whatever transfers and ops take.

@@ -28,7 +28,7 @@ from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import floor, tuning
 from lms3d.engine.planners.hybrid.candidates import all_moved, candidates
 from lms3d.engine.planners.hybrid.covering import Cover, UnplannedStep, cover
-from lms3d.engine.planners.hybrid.descent import Trial
+from lms3d.engine.planners.hybrid.descent import Draft
 from lms3d.engine.planners.hybrid.links import Links
 from lms3d.engine.planners.hybrid.remat import for_others_alone
 from lms3d.engine.step_model import fit
@@ -46,7 +46,7 @@ class Rung:
     least `seconds_per_byte` more for each byte. lowest: nothing fits in the budget; the plan is one of the lowest."""
 
     budget_bytes: int
-    plan: Trial
+    plan: Draft
     bound_seconds: float
     seconds_per_byte: float
     lowest: bool = False
@@ -60,7 +60,7 @@ class _Covered(NamedTuple):
     """A program's result for a target, and its plan. excess_bytes: how far the peak is above the budget (LADDER-3)."""
 
     cover: Cover
-    plan: Trial
+    plan: Draft
     links: Links
     target_bytes: int
     excess_bytes: int
@@ -118,10 +118,10 @@ class Ladder:
         excess = plan.schedule.peak_bytes - max(budget_bytes, target_bytes + covered.above_bytes)
         return _Covered(covered, plan, links, target_bytes, excess)
 
-    def build(self, choices: dict[int, Choice]) -> Trial:
+    def build(self, choices: dict[int, Choice]) -> Draft:
         schedule = build(self.problem, choices, self.machine)
         self.account.charge_schedule(len(self.problem.anchors), len(schedule.copies) - len(self.problem.buffers))
-        return Trial(choices, schedule)
+        return Draft(choices, schedule)
 
 
 def rung_seconds(problem: Problem) -> float:
@@ -216,5 +216,5 @@ def lowest(ladder: Ladder, *, pool: Pool = NO_POOL) -> Solution:
     plans = [ladder.make_rung(0).plan, *map(ladder.build, all_moved(problem))]
     first = ladder.number(min(plan.schedule.peak_bytes for plan in plans)) + 1
     plans += [ladder.rung(first + i).plan for i in range(tuning.FLOOR_RUNGS)]
-    trial, limit_bytes = floor.steadiest(problem, plans, pool)
-    return fit.check(problem, *trial, limit_bytes, pool, ladder.account)
+    draft, limit_bytes = floor.steadiest(problem, plans, pool)
+    return fit.check(problem, *draft, limit_bytes, pool, ladder.account)

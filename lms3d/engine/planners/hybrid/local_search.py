@@ -37,7 +37,7 @@ from dataclasses import replace
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account, exact_seconds
 from lms3d.engine.planners.hybrid import floor, ladder, relaxation, search, tuning
-from lms3d.engine.planners.hybrid.descent import Trial, cost
+from lms3d.engine.planners.hybrid.descent import Draft, cost
 from lms3d.engine.planners.hybrid.search import Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.fit import Solution
@@ -102,7 +102,7 @@ class _Solver:
         if not bottoms and self.most_swapped_bytes is None:
             low = lowest() if lowest else floor.lowest(self.problem, self.machine, pool=self.pool)
             if low.schedule.peak_bytes > self.budget_bytes:
-                return self._checked(Trial(low.choices, low.schedule))
+                return self._checked(Draft(low.choices, low.schedule))
             bottoms = [plan for plan in [self.search.build(low.choices)] if self._good(plan)]
             self.search.leave_at_least(self.seconds / 2)
         rough = [plan for plan in [self.search.fewest_moved(self._good), self._covered()] if plan is not None]
@@ -118,18 +118,18 @@ class _Solver:
             return self._checked(min(reached, key=lambda plan: plan.schedule.peak_bytes))
         return replace(self._checked(self._exchanged(fitting)), bound_seconds=bound)
 
-    def _exchanged(self, fitting: list[Trial]) -> Trial:
+    def _exchanged(self, fitting: list[Draft]) -> Draft:
         """The best of what the cheapest plans become by PLAN-4."""
         cheapest = fitting[: tuning.EXCHANGED_PLANS]
         return min((self.search.exchange(*plan, self.budget_bytes, self._good) for plan in cheapest), key=cost)
 
-    def _checked(self, plan: Trial) -> Solution:
+    def _checked(self, plan: Draft) -> Solution:
         return fit.check(self.problem, *plan, self.limit_bytes, self.pool, self.account)
 
-    def _good(self, plan: Trial) -> bool:
+    def _good(self, plan: Draft) -> bool:
         return self.search.allowed(plan.choices) and self._checked(plan).fits
 
-    def _covered(self) -> Trial | None:
+    def _covered(self) -> Draft | None:
         """The cheapest plan of the covering program that fits. A short search looks for one only if it can be found in time."""
         share = tuning.EXACT_SHARE * self.search.seconds_left
         if self.hasty and ladder.rung_seconds(self.problem) > share:
@@ -138,9 +138,9 @@ class _Solver:
         solution = ladder.solve(rungs, self.limit_bytes, pool=self.pool, seconds=share if self.hasty else None)
         self.search.extend(0.0 if self.hasty else self.account.seconds - before)
         usable = solution.fits and self.search.allowed(solution.choices)
-        return Trial(solution.choices, solution.schedule) if usable else None
+        return Draft(solution.choices, solution.schedule) if usable else None
 
-    def _crossed(self, fitting: list[Trial]) -> list[Trial]:
+    def _crossed(self, fitting: list[Draft]) -> list[Draft]:
         """The plans, the cheapest first, and what the cheapest becomes with choices of the next ones."""
         if len(fitting) < 2:
             return fitting
@@ -148,12 +148,12 @@ class _Solver:
         crossed = self.search.nearest(first, others[: tuning.EXCHANGED_PLANS], self.budget_bytes, self._good)
         return _different(sorted([*crossed, *fitting], key=cost))
 
-    def _moved_away(self) -> list[Trial]:
+    def _moved_away(self) -> list[Draft]:
         """The plans that fit of the unplanned step and the two that move everything. Only the first of them if time is short."""
         plans = itertools.chain([self.unplanned], map(self.search.build, self.search.everything_moved()))
         return [*itertools.islice(filter(self._good, plans), 1 if self.hasty else None)]
 
-    def _starts(self) -> tuple[list[Trial], float]:
+    def _starts(self) -> tuple[list[Draft], float]:
         """The plans from which descents begin, and a lower bound of the seconds: the answer of the mixed-integer program, if it is
         asked and has one, and the unplanned step."""
         count, unplanned = len(self.problem.anchors), self.unplanned
@@ -169,7 +169,7 @@ class _Solver:
             return [unplanned], bound
         return [self.search.build(relaxed.choices), unplanned], bound
 
-    def _descended(self, starts: list[Trial], bottom: Trial | None) -> tuple[list[Trial], list[Trial]]:
+    def _descended(self, starts: list[Draft], bottom: Draft | None) -> tuple[list[Draft], list[Draft]]:
         """The plans that descents reach, and those of them that fit. If none does, `bottom`, which fits, is pulled towards them."""
         budget_bytes = self.budget_bytes
         share = tuning.DESCENT_SHARE * self.search.seconds_left
@@ -186,9 +186,9 @@ class _Solver:
                 fitting += [plan for plan in self._lowered(starts, downhill, lower) if self._good(plan)]
         return reached, fitting
 
-    def _lowered(self, starts: list[Trial], downhill: Search, budget_bytes: int) -> list[Trial]:
+    def _lowered(self, starts: list[Draft], downhill: Search, budget_bytes: int) -> list[Draft]:
         """The plan downhill of each start, lightened again if it is within the budget."""
-        lowered: list[Trial] = []
+        lowered: list[Draft] = []
         for choices, _ in starts:
             low = self.search.build(downhill.descend(*downhill.build(choices), budget_bytes).choices)
             if low.schedule.peak_bytes <= budget_bytes:
@@ -198,7 +198,7 @@ class _Solver:
         return lowered
 
 
-def _different(plans: list[Trial]) -> list[Trial]:
+def _different(plans: list[Draft]) -> list[Draft]:
     """Each plan once. Plans of equal cost and peak count as one plan that was found twice: they nearly always are."""
     costs = [cost(plan) for plan in plans]
     return [plan for n, plan in enumerate(plans) if costs[n] not in costs[:n]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import moves
-from lms3d.engine.planners.hybrid.descent import Descent, Good, Trial, anything, cost
+from lms3d.engine.planners.hybrid.descent import Descent, Draft, Good, anything, cost
 from lms3d.engine.planners.hybrid.tuning import EXCHANGED, REPAIRS
 from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
 from lms3d.engine.step_model.fit import working_set_bytes
@@ -48,7 +48,7 @@ class Search(Descent):
                 if able[first.mode][b] or able[second.mode][b]
             }
 
-    def fewest_moved(self, good: Good) -> Trial | None:
+    def fewest_moved(self, good: Good) -> Draft | None:
         """A rough plan at a low price: the fewest moves of a fixed order that are enough, by bisection. None if not even all are.
 
         The first of `moves.orders` is tried, and, if it is not enough, once more with tight moves. If that plan is not settled, it
@@ -63,27 +63,27 @@ class Search(Descent):
             best = min((plan for plan in rough if plan is not None), key=cost, default=None)
         return best
 
-    def settled(self, trial: Trial) -> bool:
+    def settled(self, draft: Draft) -> bool:
         """Whether a plan costs so little more than the unplanned step that no search is worth its time (EFFORT-5)."""
-        return trial.schedule.cost_seconds <= (1 + self.good_enough) * self.step_seconds
+        return draft.schedule.cost_seconds <= (1 + self.good_enough) * self.step_seconds
 
-    def _bisected(self, order: list[tuple[int, Choice]], good: Good) -> Trial | None:
+    def _bisected(self, order: list[tuple[int, Choice]], good: Good) -> Draft | None:
         """The shortest good prefix of `order`, if longer ones are good, too."""
         best, too_few, enough = None, 0, len(order)
         while too_few < enough and not self.late:
             half = (too_few + enough) // 2
-            trial = self.build(dict(order[: half + 1]))
-            if good(trial):
-                best, enough = trial, half
+            draft = self.build(dict(order[: half + 1]))
+            if good(draft):
+                best, enough = draft, half
             else:
                 too_few = half + 1
         return best
 
     def give_back(
         self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Good = anything
-    ) -> Trial:
+    ) -> Draft:
         """The plan without the moves that are no longer needed (PLAN-3). good: what a plan must be besides within the budget."""
-        here = Trial(choices, schedule)
+        here = Draft(choices, schedule)
         for b, choice in self._dearest_first(choices):
             for easier in moves.easier(choice):
                 if self.late:
@@ -95,12 +95,12 @@ class Search(Descent):
                     break
         return here
 
-    def nearest(self, bottom: Trial, goals: list[Trial], budget_bytes: int, good: Good) -> list[Trial]:
+    def nearest(self, bottom: Draft, goals: list[Draft], budget_bytes: int, good: Good) -> list[Draft]:
         """The plans from `bottom`, which is good, towards each goal, as far as they stay good; the cheapest first."""
         near = [self._towards(bottom, goal, budget_bytes, good) for goal in goals] or [bottom]
         return sorted((self.give_back(*plan, budget_bytes, good) for plan in near), key=cost)
 
-    def _towards(self, here: Trial, goal: Trial, budget_bytes: int, good: Good) -> Trial:
+    def _towards(self, here: Draft, goal: Draft, budget_bytes: int, good: Good) -> Draft:
         """Takes over the goal's choices: all at once, and, if the plan is not good then, each half of them."""
         either = self._dearest_first({**goal.choices, **here.choices})
         differing = [b for b, _ in either if here.choices.get(b) != goal.choices.get(b)]
@@ -119,9 +119,9 @@ class Search(Descent):
                 groups += [group[half:], group[:half]]
         return here
 
-    def exchange(self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Good) -> Trial:
+    def exchange(self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Good) -> Draft:
         """The plan after exchanges (PLAN-4). good: as in `give_back`."""
-        here, improved = Trial(choices, schedule), True
+        here, improved = Draft(choices, schedule), True
         last = self.evaluations + EXCHANGED
         while improved:
             improved = False
@@ -138,7 +138,7 @@ class Search(Descent):
                         break
         return here
 
-    def _exchanged(self, here: Trial, b: int, other: Choice, budget_bytes: int, good: Good) -> Trial | None:
+    def _exchanged(self, here: Draft, b: int, other: Choice, budget_bytes: int, good: Good) -> Draft | None:
         """The plan with another choice for `b`, repaired and lightened; None if it is not better."""
         after = self.build(moves.changed(here.choices, b, other))
         added = b not in here.choices

@@ -40,7 +40,7 @@ class Hybrid(Planner):
             if solution is None or _simulated_peak(study, emit.emit(solution)) > study.request.limit_bytes:
                 return Outcome(plan=rival, within_limit=True)
         if solution is None:
-            raise _does_not_fit(study)
+            raise _refusal(study)
         solution = prefetch.advance(solution, study.request.machine, study.request.settings.pool, study.account)
         plan = emit.emit(solution)
         return Outcome(
@@ -201,7 +201,7 @@ def _simulated_peak(study: Study, plan: Plan) -> int:
     return simulate(edit.apply(study.request.graph, plan), study.request.machine).peak_bytes
 
 
-def _does_not_fit(study: Study) -> DoesNotFit:
+def _refusal(study: Study) -> DoesNotFit:
     plan, unedited = lowest(study), study.unedited_limit_bytes
     largest = figures.peak_tensors(plan.problem, plan.schedule)
     return does_not_fit(study.request.limit_bytes, min(plan.limit_bytes, unedited), unedited, largest)

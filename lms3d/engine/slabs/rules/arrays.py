@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules.elementwise import layout_of
 from lms3d.engine.slabs.rules.registry import broadcast, is_sliced, lined_up, places, rule, shape_of, sliced
-from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder, Input
+from lms3d.engine.slabs.values import Node, Ref, SlabLayout, Sliced, Value
 
 
 @rule("Fill", "BroadcastTo")
@@ -86,7 +86,7 @@ def pack(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value]
     ):
         return None
     axis = int(node.attributes["axis"]) % len(shape)
-    out = Layout(layout.axis + (axis <= layout.axis), layout.bounds, layout.groups)
+    out = SlabLayout(layout.axis + (axis <= layout.axis), layout.bounds, layout.groups)
     pieces = [
         build.repeat([tuple(build.part(v, planes, layout) for v in values)], out.shape(shape, planes), place=place)
         for planes, place in places(out)
@@ -107,7 +107,7 @@ def split(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value
         return None
     axis, layout = int(known) % rank, value.layout
     if node.type == "Unpack" and axis < layout.axis:
-        layout = Layout(layout.axis - 1, layout.bounds, layout.groups)
+        layout = SlabLayout(layout.axis - 1, layout.bounds, layout.groups)
     made = []
     for piece, (planes, place) in zip(value.pieces, places(layout), strict=True):
         inputs: list[Ref] = [build.whole(v) for v in values]
@@ -127,7 +127,7 @@ def pad(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] 
     if layout is None or layout.groups > 1:
         return None
     before = int(pads[layout.axis][0])
-    out = build.levels.layout(shape) or Layout(
+    out = build.levels.layout(shape) or SlabLayout(
         layout.axis, (0, *(b + before for b in layout.bounds[1:-1]), shape[layout.axis])
     )
     pieces = []
@@ -151,7 +151,7 @@ def one_hot(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     if not isinstance(indices, Sliced) or shape is None:
         return None
     axis = int(node.attributes["axis"]) % len(shape)
-    out = Layout(indices.layout.axis + (axis <= indices.layout.axis), indices.layout.bounds, indices.layout.groups)
+    out = SlabLayout(indices.layout.axis + (axis <= indices.layout.axis), indices.layout.bounds, indices.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
         build.repeat([piece, *rest], out.shape(shape, planes), place=place)
@@ -170,7 +170,7 @@ def gather(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Valu
     if int(node.attributes.get("batch_dims", 0)) or along == data.layout.axis:
         return None
     moved = len(shape_of(values[1])) - 1 if along < data.layout.axis else 0
-    out = Layout(data.layout.axis + moved, data.layout.bounds, data.layout.groups)
+    out = SlabLayout(data.layout.axis + moved, data.layout.bounds, data.layout.groups)
     rest = [build.whole(v) for v in values[1:]]
     pieces = [
         build.repeat([piece, *rest], out.shape(shape, planes), place=place)

@@ -12,9 +12,9 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced
 from lms3d.engine.slabs.rules.windows import layout_of, output_layout, part, readable, zeros
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Node, Value
 
 

@@ -23,7 +23,6 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range, Window
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules import windows as common
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced, summed
 from lms3d.engine.slabs.rules.windows import (
@@ -36,7 +35,8 @@ from lms3d.engine.slabs.rules.windows import (
     readable,
     whole_layout,
 )
-from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder, Input
+from lms3d.engine.slabs.values import Node, Ref, Shape, SlabLayout, Sliced, Value
 
 
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative")
@@ -69,7 +69,7 @@ def convolution(build: Builder, node: Node, values: Sequence[Value]) -> Sequence
     return [sliced(node.outputs[0], layout, pieces)]
 
 
-def _parts(planes: Range, window: Window, source: Layout | None) -> list[Range]:
+def _parts(planes: Range, window: Window, source: SlabLayout | None) -> list[Range]:
     """Parts of a slab of outputs, each of which reads about one slab of the input (CONV-5)."""
     if source is None:
         return [planes]
@@ -121,7 +121,7 @@ def input_gradient(build: Builder, node: Node, values: Sequence[Value]) -> Seque
 
 
 def _by_convolution(
-    build: Builder, node: Node, values: Sequence[Value], along: Sequence[Window], layout: Layout
+    build: Builder, node: Node, values: Sequence[Value], along: Sequence[Window], layout: SlabLayout
 ) -> Sequence[Value]:
     """The slabs of the input's gradient at stride 1 (CONV-2)."""
     gradient = values[2]

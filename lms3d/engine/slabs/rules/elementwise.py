@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import broadcast, is_sliced, lined_up, places, rule, shape_of, sliced
-from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, SlabLayout, Sliced, Value
 
 _UNARY = [
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bitcast", "Cast", "Ceil", "ClipByValue", "Cos",
@@ -45,7 +45,7 @@ def elementwise(build: Builder, node: Node, values: Sequence[Value]) -> Sequence
     return [sliced(node.outputs[0], layout, pieces)]
 
 
-def layout_of(build: Builder, values: Sequence[Value], shape: tuple[int, ...] | None) -> Layout | None:
+def layout_of(build: Builder, values: Sequence[Value], shape: tuple[int, ...] | None) -> SlabLayout | None:
     """How the result of a broadcast is cut: as its level says, or else like the first operand that is sliced."""
     if shape is None:
         return None
@@ -55,7 +55,7 @@ def layout_of(build: Builder, values: Sequence[Value], shape: tuple[int, ...] | 
     for value in values:
         if isinstance(value, Sliced):
             axis = value.layout.axis + len(shape) - len(shape_of(value))
-            return Layout(axis, value.layout.bounds, value.layout.groups)
+            return SlabLayout(axis, value.layout.bounds, value.layout.groups)
     return None
 
 

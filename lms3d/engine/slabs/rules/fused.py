@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, sliced
 from lms3d.engine.slabs.rules.windows import layout_of, part, readable
+from lms3d.engine.slabs.sliced_step import Builder, Input
 from lms3d.engine.slabs.values import Node, Sliced, Value, Whole
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced, summed
 from lms3d.engine.slabs.rules.windows import channels_last, layout_of, part, readable
-from lms3d.engine.slabs.values import Layout, Node, Ref, Value, Whole
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, SlabLayout, Value, Whole
 
 _APPLY: dict[str, Any] = {"is_training": False, "exponential_avg_factor": 1.0}
 _TAKE: dict[str, Any] = {"is_training": True, "exponential_avg_factor": 1.0}
@@ -61,7 +61,7 @@ def _fused(
     return build.make("FusedBatchNormV3", [x, *others], outputs, kept | changed, place=place)
 
 
-def _statistics(build: Builder, node: Node, x: Value, layout: Layout) -> tuple[Ref, Ref]:
+def _statistics(build: Builder, node: Node, x: Value, layout: SlabLayout) -> tuple[Ref, Ref]:
     """The mean and variance of all slabs together, each of shape (C,)."""
     channels = shape_of(x)[-1:]
     one, zero = (build.constant(np.full(channels, n), "float32") for n in (1.0, 0.0))
@@ -141,7 +141,8 @@ def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
 
 
 def _corrected(
-    build: Builder, node: Node, x: Value, layout: Layout, pieces: Sequence[Ref], fixed: tuple[Ref, Ref, Ref], sums: Sequence[Ref]
+    build: Builder, node: Node, x: Value, layout: SlabLayout, pieces: Sequence[Ref], fixed: tuple[Ref, Ref, Ref],
+    sums: Sequence[Ref],
 ) -> list[Ref]:  # fmt: skip
     """gamma / sigma dy plus the terms of the statistics."""
     scale, mean, variance = fixed

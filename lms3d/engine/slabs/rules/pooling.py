@@ -17,7 +17,6 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range, Window
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced
 from lms3d.engine.slabs.rules.windows import (
     around,
@@ -30,6 +29,7 @@ from lms3d.engine.slabs.rules.windows import (
     readable,
     windows,
 )
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Node, Ref, Shape, Sliced, Value
 
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})

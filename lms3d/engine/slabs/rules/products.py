@@ -9,9 +9,9 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced, summed
-from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, Shape, SlabLayout, Sliced, Value
 
 
 @rule("MatMul", "BatchMatMulV2", "Einsum")
@@ -25,7 +25,7 @@ def product(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     layout = values[cut].layout  # type: ignore[union-attr]
     letter = operands[cut][layout.axis]
     axes = [one.find(letter) for one in (*operands, result)]
-    layouts = [Layout(axis, layout.bounds, layout.groups) if axis >= 0 else None for axis in axes]
+    layouts = [SlabLayout(axis, layout.bounds, layout.groups) if axis >= 0 else None for axis in axes]
     if any(isinstance(v, Sliced) and v.layout != its for v, its in zip(values, layouts[:-1], strict=True)):
         return None
     out, total, pieces = layouts[-1], None, []

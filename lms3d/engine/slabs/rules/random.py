@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder, Input
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced
+from lms3d.engine.slabs.sliced_step import Builder, Input
 from lms3d.engine.slabs.values import Node, Ref, Value
 
 _PHILOX, _AUTOMATIC = 1, 3  # `random_ops_util.Algorithm`; on a CPU and on a GPU the automatic choice is Philox

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced, summed
-from lms3d.engine.slabs.values import Layout, Node, Ref, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, SlabLayout, Sliced, Value
 
 _TOGETHER = {
     "Sum": "AddV2",
@@ -33,7 +33,7 @@ def reduction(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
         return [summed(build, node.outputs[0], _total(build, node, value, values[1]))]
     keep = node.attributes["keep_dims"]
     axis = layout.axis if keep else layout.axis - sum(a < layout.axis for a in reduced)
-    out = Layout(axis, layout.bounds, layout.groups)
+    out = SlabLayout(axis, layout.bounds, layout.groups)
     pieces = [
         build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)
@@ -75,7 +75,7 @@ def arg_max(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     over, layout = int(axis) % len(shape_of(value)), value.layout
     if over == layout.axis:
         return None
-    out = Layout(layout.axis - (over < layout.axis), layout.bounds, layout.groups)
+    out = SlabLayout(layout.axis - (over < layout.axis), layout.bounds, layout.groups)
     pieces = [
         build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(layout), strict=True)

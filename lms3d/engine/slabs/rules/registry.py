@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
-from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Spec, Value, Whole
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, Shape, SlabLayout, Sliced, Spec, Value, Whole
 from lms3d.registry import Registry
 
 Rule = Callable[[Builder, Node, Sequence[Value]], Sequence[Value] | None]
@@ -27,7 +27,7 @@ def rule(*types: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def places(layout: Layout) -> Iterator[tuple[Range, float]]:
+def places(layout: SlabLayout) -> Iterator[tuple[Range, float]]:
     """The planes of each slab, and its place in the order."""
     for planes in layout.ranges:
         yield planes, planes.start / layout.extent
@@ -42,7 +42,7 @@ def is_sliced(values: Sequence[Value]) -> bool:
     return any(isinstance(v, Sliced) for v in values)
 
 
-def sliced(spec: Spec, layout: Layout, pieces: Sequence[Ref]) -> Sliced:
+def sliced(spec: Spec, layout: SlabLayout, pieces: Sequence[Ref]) -> Sliced:
     return Sliced(spec, layout, tuple(pieces))
 
 
@@ -51,15 +51,15 @@ def summed(build: Builder, spec: Spec, total: Ref) -> Whole:
     return Whole(build.done(total, spec.dtype), spec)
 
 
-def broadcast(build: Builder, value: Value, layout: Layout, shape: Shape, planes: Range) -> Ref:
+def broadcast(build: Builder, value: Value, layout: SlabLayout, shape: Shape, planes: Range) -> Ref:
     """The planes of a value that is broadcast against a tensor of `shape`, cut as `layout` says."""
     axis = layout.axis - (len(shape) - len(shape_of(value)))
     if axis < 0 or shape_of(value)[axis] != shape[layout.axis]:
         return build.whole(value)
-    return build.part(value, planes, Layout(axis, layout.bounds, layout.groups))
+    return build.part(value, planes, SlabLayout(axis, layout.bounds, layout.groups))
 
 
-def lined_up(value: Value, layout: Layout, shape: Shape) -> bool:
+def lined_up(value: Value, layout: SlabLayout, shape: Shape) -> bool:
     """Whether `broadcast` can give the planes of a value: it is whole, or cut along the same axis."""
     if isinstance(value, Whole):
         return True

@@ -15,10 +15,10 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, shape_of, sliced
 from lms3d.engine.slabs.rules.windows import layout_of, output_layout, part, readable
-from lms3d.engine.slabs.values import Layout, Node, Shape, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Shape, SlabLayout, Value
 
 
 def _factors(coarse_or_fine: int, other: int) -> tuple[int, int] | None:
@@ -30,7 +30,7 @@ def _factors(coarse_or_fine: int, other: int) -> tuple[int, int] | None:
 
 def _prepared(
     build: Builder, node: Node, data: Value, small: Shape, large: Shape
-) -> tuple[Layout, tuple[int, int]] | None:
+) -> tuple[SlabLayout, tuple[int, int]] | None:
     """How the output is cut, and the factors from `small` to `large`; None if the rule does not hold."""
     layout = output_layout(build, node, layout_of(build, data)) if readable(data) else None
     factors = _factors(small[AXIS], large[AXIS]) if len(small) == 4 and len(large) == 4 else None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import is_sliced, places, rule, shape_of, sliced
-from lms3d.engine.slabs.values import Layout, Node, Shape, Sliced, Value, Whole
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Shape, SlabLayout, Sliced, Value, Whole
 
 
 @rule("Reshape", "ExpandDims", "Squeeze")
@@ -33,7 +33,7 @@ def reshape(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Val
     return [sliced(node.outputs[0], out, pieces)]
 
 
-def reshaped(layout: Layout, old: Shape, new: Shape, *, exactly: bool = True) -> Layout | None:
+def reshaped(layout: SlabLayout, old: Shape, new: Shape, *, exactly: bool = True) -> SlabLayout | None:
     """The layout after a reshape; None if no axis of the new shape has the slabs as its ranges. Elements keep their places:
     `outer` times the slab's planes of `inner` elements.
 
@@ -52,7 +52,7 @@ def reshaped(layout: Layout, old: Shape, new: Shape, *, exactly: bool = True) ->
         if any(b % after for b in bounds) and (exactly or after % inner or length == groups):
             continue
         if found is None or groups < found.groups:
-            found = Layout(axis, tuple(sorted({b // after for b in bounds})), groups)
+            found = SlabLayout(axis, tuple(sorted({b // after for b in bounds})), groups)
     return found
 
 
@@ -61,7 +61,7 @@ def transpose(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[V
     value, order = values[0], node.constants[1]
     if not isinstance(value, Sliced) or order is None or value.layout.groups > 1 or node.outputs[0].shape is None:
         return None
-    out = Layout([int(a) for a in order].index(value.layout.axis), value.layout.bounds)
+    out = SlabLayout([int(a) for a in order].index(value.layout.axis), value.layout.bounds)
     pieces = [
         build.repeat([piece, build.whole(values[1])], out.shape(node.outputs[0].shape, planes), place=place)
         for piece, (planes, place) in zip(value.pieces, places(out), strict=True)

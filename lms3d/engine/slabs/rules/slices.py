@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, sliced
 from lms3d.engine.slabs.rules.windows import zeros
-from lms3d.engine.slabs.values import Layout, Node, Shape, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Shape, SlabLayout, Sliced, Value
 
 
 @rule("Slice")
@@ -74,12 +74,12 @@ def strided_slice(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
     return _cut(build, node, value, box.first, box.step, box.shape, box.dropped)
 
 
-def _around(dy: Value, box: _Box, shape: Shape) -> Layout | None:
+def _around(dy: Value, box: _Box, shape: Shape) -> SlabLayout | None:
     """The bounds of a part's slabs in the whole tensor: the first and the last slab get the planes outside of the part."""
     if not isinstance(dy, Sliced) or dy.layout.groups > 1:
         return None
     axis = [a for a in range(len(shape)) if a not in box.dropped][dy.layout.axis]
-    return Layout(axis, (0, *(b + box.first[axis] for b in dy.layout.bounds[1:-1]), shape[axis]))
+    return SlabLayout(axis, (0, *(b + box.first[axis] for b in dy.layout.bounds[1:-1]), shape[axis]))
 
 
 @rule("StridedSliceGrad")
@@ -103,7 +103,7 @@ def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
         if common.planes <= 0:
             pieces.append(zeros(build, wanted, node.outputs[0].dtype, place))
             continue
-        part = build.part(dy, common, Layout(inner, (0, box.shape[layout.axis])))
+        part = build.part(dy, common, SlabLayout(inner, (0, box.shape[layout.axis])))
         part = build.reshape(part, (*box.shape[: layout.axis], common.planes, *box.shape[layout.axis + 1 :]))
         begin = [common.start + start - planes.start if a == layout.axis else f for a, f in enumerate(box.first)]
         end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, part.shape, box.step, strict=True)]
@@ -130,7 +130,7 @@ def _cut(
     layout = build.levels.layout(shape) or _moved(value.layout, start, shape[axis])
     if layout.axis != axis:
         return None
-    out = Layout(axis - sum(d < axis for d in dropped), layout.bounds)
+    out = SlabLayout(axis - sum(d < axis for d in dropped), layout.bounds)
     pieces = []
     for planes, _ in places(layout):
         part = build.part(value, Range(planes.start + start, planes.stop + start))
@@ -149,7 +149,7 @@ def _cut(
     return [sliced(node.outputs[0], out, pieces)]
 
 
-def _moved(layout: Layout, start: int, length: int) -> Layout:
+def _moved(layout: SlabLayout, start: int, length: int) -> SlabLayout:
     """The bounds of the same slabs in a part of their planes."""
     bounds = sorted({min(max(b - start, 0), length) for b in layout.bounds})
-    return Layout(layout.axis, tuple(bounds), layout.groups)
+    return SlabLayout(layout.axis, tuple(bounds), layout.groups)

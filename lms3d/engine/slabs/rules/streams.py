@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lms3d.engine.slabs import streams
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import places, rule, sliced, summed
+from lms3d.engine.slabs.sliced_step import Builder
 from lms3d.engine.slabs.values import Node, Ref, Sliced, Value
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import AXIS
 from lms3d.engine.slabs.planes import Range, Window
-from lms3d.engine.slabs.program import Builder
 from lms3d.engine.slabs.rules.registry import shape_of
-from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value
+from lms3d.engine.slabs.sliced_step import Builder
+from lms3d.engine.slabs.values import Node, Ref, Shape, SlabLayout, Sliced, Value
 
 
 def window(node: Node, axis: int, extent: int, kernel: int) -> Window:
@@ -38,12 +38,12 @@ def readable(*values: Value) -> bool:
     return all(not isinstance(v, Sliced) or (v.layout.axis == AXIS and v.layout.groups == 1) for v in values)
 
 
-def layout_of(build: Builder, value: Value) -> Layout | None:
+def layout_of(build: Builder, value: Value) -> SlabLayout | None:
     """How an input is cut: as it is already, or like its level."""
     return value.layout if isinstance(value, Sliced) else build.levels.layout(value.spec.shape)
 
 
-def output_layout(build: Builder, node: Node, source: Layout | None) -> Layout | None:
+def output_layout(build: Builder, node: Node, source: SlabLayout | None) -> SlabLayout | None:
     """How the output is cut: like its level, or else in as many parts as the input, which are joined.
 
     None if neither is sliced.
@@ -54,12 +54,12 @@ def output_layout(build: Builder, node: Node, source: Layout | None) -> Layout |
         return own
     number, extent = len(source.bounds) - 1, shape[AXIS]
     bounds = sorted({i * extent // number for i in range(number + 1)})
-    return Layout(AXIS, tuple(bounds)) if len(bounds) > 2 else None
+    return SlabLayout(AXIS, tuple(bounds)) if len(bounds) > 2 else None
 
 
-def whole_layout(value: Value) -> Layout:
+def whole_layout(value: Value) -> SlabLayout:
     """The layout of a value that is read in one piece."""
-    return Layout(AXIS, (0, shape_of(value)[AXIS]))
+    return SlabLayout(AXIS, (0, shape_of(value)[AXIS]))
 
 
 def part(build: Builder, value: Value, planes: Range) -> Ref:

@@ -1,4 +1,4 @@
-// The lane of files without TensorFlow: `files_test FOLDER`, see `test_files_lane.py`.
+// The lane of files without TensorFlow: `files_test FOLDER`, see `test_file_lane.py`.
 //
 // Steps swap tensors out, hold them, read them back and in place, from two threads at once as an executor does, while another
 // asks the disk and counts. Ends with 0 if all bytes are right and no file is left; else it prints what is not.

@@ -21,13 +21,13 @@ from lms3d import plan, tasks
 from lms3d.engine import choosing, plan_cache, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import PROGRAM_TYPE, StepGraph
-from lms3d.engine.passes import compiling, updates
+from lms3d.engine.passes import compiling, manager, updates
 from lms3d.engine.passes.compiling import compile_step, pays
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
-from lms3d.engine.tensorflow import functions, op_costs, programs, reading
+from lms3d.engine.tensorflow import functions, op_costs, programs, reading, surgery
 from lms3d.engine.tensorflow.capture import capture
-from lms3d.engine.tensorflow.programs import Candidate, Costs, Pair
+from lms3d.engine.tensorflow.programs import Costs, Pair, ProgramCandidate
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import plan_step
@@ -47,11 +47,11 @@ def toy_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_known", {})
 
 
-def costs(monkeypatch: pytest.MonkeyPatch, of: Callable[[Candidate], Pair | None]) -> list[Candidate]:
+def costs(monkeypatch: pytest.MonkeyPatch, of: Callable[[ProgramCandidate], Pair | None]) -> list[ProgramCandidate]:
     """What is asked for; XLA has to take it."""
-    asked: list[Candidate] = []
+    asked: list[ProgramCandidate] = []
 
-    def pair(self: Costs, candidate: Candidate) -> Pair | None:
+    def pair(self: Costs, candidate: ProgramCandidate) -> Pair | None:
         asked.append(candidate)
         assert candidate.key
         return of(candidate)
@@ -242,6 +242,45 @@ def test_effects_and_random_numbers_stay(monkeypatch):
     np.testing.assert_allclose(count, 2 * (tf.tanh(numbers()) * 2 + 1), rtol=1e-4, atol=1e-5)
 
 
+def _beside(*_):
+    """Leaves the readers of the ops with the ops."""
+
+
+def _of_another_type(graph, program, outputs, edits):
+    _redirect(graph, program, outputs, edits)
+    with surgery.insertion(graph, None):
+        surgery.replace_outputs(graph, {graph.outputs[0].name: tf.cast(graph.outputs[0], tf.float64)})
+
+
+def _without_effect(graph, program, outputs, edits):
+    _redirect(graph, program, outputs, edits)
+    graph.control_outputs = []
+
+
+_redirect = compiling._redirect
+
+
+@pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        (_beside, "'.*' runs beside its program"),
+        (_of_another_type, "'.*' is .* of float64; expected .* of float32"),
+        (_without_effect, "'AssignAddVariableOp' no longer runs"),
+    ],
+)
+def test_a_pass_that_does_not_keep_its_promise_is_found(broken, found, monkeypatch):
+    costs(monkeypatch, lambda _: FAST)
+    monkeypatch.setattr(compiling, "_redirect", broken)
+    count = tf.Variable(tf.zeros(SPEC.shape))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(x)
+        return chain(x)
+
+    with pytest.raises(RuntimeError, match=f"pass compile: {found}; please report this graph"):
+        manager.run(traced(step), [compiling.Compile()])
+
+
 def _called(op: tf.Operation) -> Any:
     return op.graph._get_function(op.get_attr("f").name).graph
 
@@ -266,7 +305,7 @@ def test_pairs_are_measured_once_and_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path)))
     measured = []
 
-    def both(self: Costs, candidate: Candidate) -> Any:
+    def both(self: Costs, candidate: ProgramCandidate) -> Any:
         measured.append(candidate)
         return op_costs.Cost(1.0), op_costs.Cost(0.5), 77
 
@@ -348,14 +387,14 @@ def test_a_damaged_store_counts_as_none(damaged, monkeypatch, tmp_path):
     assert Costs("CPU:0", 1 << 30).pair(candidate) == Pair(1.0, 0.5, 77)
 
 
-def _candidate() -> Candidate:
+def _candidate() -> ProgramCandidate:
     function = traced(chain)
     step = capture(function)
     fusible, folded = compiling._fusible(function.graph, step, compiling._ROUNDS[0], "CPU:0")
     (group,) = compiling.fusion.groups(step, fusible)
     program = compiling.fusion.program(step, group, fusible)
     assert program is not None
-    return Candidate(function.graph, program, folded)
+    return ProgramCandidate(function.graph, program, folded)
 
 
 # -- what has no plan ----------------------------------------------------------------------------------------------------
@@ -366,7 +405,7 @@ SPECS = (tf.TensorSpec((2, 16, 16, 3)), tf.TensorSpec((2, 16, 16, 2)))
 def planned(monkeypatch: pytest.MonkeyPatch, fits: Callable[[StepGraph], bool], **options: Any) -> Any:
     """The plan of a small network, and what was asked; only steps that `fits` says have one."""
     asked: list[StepRequest] = []
-    make_plan = plan_cache.make_plan
+    make_plan = plan_cache.cached_plan
 
     def decided(request: StepRequest) -> Any:
         asked.append(request)
@@ -375,7 +414,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, fits: Callable[[StepGraph], bool], 
         return make_plan(request)
 
     costs(monkeypatch, lambda _: FAST)
-    monkeypatch.setattr(plan_cache, "make_plan", decided)
+    monkeypatch.setattr(plan_cache, "cached_plan", decided)
     options = {"memory_limit": "1GiB", "compile": "auto", "effort_seconds": 0.1, "with_floor": False} | options
     return plan_step(network("group", "gelu"), SPECS, **options), asked
 

@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
-from lms3d.engine.passes import manager
+from lms3d.engine.passes import manager, slicing
 from lms3d.engine.passes.base import Target
 from lms3d.engine.passes.compiling import Compile
 from lms3d.engine.passes.forms import Forms
 from lms3d.engine.passes.slicing import Slice
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import functions
+from lms3d.engine.tensorflow import functions, surgery
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tensorflow.programs import Costs, Pair
 
@@ -88,3 +88,18 @@ def test_slabs_and_programs_exclude_each_other(function):
     assert manager.run(function, [Slice({0: 2})]) == ("slice",)
     with pytest.raises(RuntimeError, match="pass compile: found slabs or programs; expected a step as traced"):
         manager.run(function, [Compile()])
+
+
+def test_slices_that_return_other_shapes_are_found(function, monkeypatch):
+    slice_function = slicing.slice_function
+
+    def cut(function, slabs):
+        made = slice_function(function, slabs)
+        returned = function.graph.outputs[0]
+        with surgery.insertion(function.graph, None):
+            surgery.replace_outputs(function.graph, {returned.name: tf.expand_dims(returned, 0)})
+        return made
+
+    monkeypatch.setattr(slicing, "slice_function", cut)
+    with pytest.raises(RuntimeError, match=r"pass slice: '.*' is .* of float32; expected .* of float32; please report"):
+        manager.run(function, [Slice({0: 2})])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from lms3d.engine.passes import guard
+from lms3d.engine.passes import guard, manager
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
+from lms3d.engine.tensorflow import functions, surgery
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers.disk import DiskTier
 from tests.lms3d.engine.traced import rewrite, with_guards
@@ -23,6 +24,30 @@ def guarded(step, *, planned: bool) -> set[str]:
     ]
     assert len(found) == count
     return {function.graph.get_operation_by_name(op.name.removeprefix(guard.GUARD_SCOPE)).type for op in found}
+
+
+def _too_small(op, needed_bytes, before):
+    _insert(op, needed_bytes - guard.ALIGNMENT, before)
+
+
+def _too_early(op, needed_bytes, before):
+    _insert(op, needed_bytes, ())
+
+
+def _beside(op, needed_bytes, before):
+    _insert(op, needed_bytes, before)
+    surgery.set_control_inputs(op, ())
+
+
+_insert = guard._insert
+
+
+@pytest.mark.parametrize("broken", [_too_small, _too_early, _beside])
+def test_an_op_that_no_guard_protects_is_found(broken, monkeypatch):
+    function = functions.trace(lambda x: convolved(x + 1.0), tf.TensorSpec((1, SIDE, SIDE, SIDE, 4)))
+    monkeypatch.setattr(guard, "_insert", broken)
+    with pytest.raises(RuntimeError, match=r"pass guard: 'Conv3D' has no guard of 4,194,304 bytes; please report"):
+        manager.run(function, [guard.Guard(planned=True)])
 
 
 def convolved(x: tf.Tensor) -> tf.Tensor:

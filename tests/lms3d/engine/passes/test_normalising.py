@@ -43,6 +43,16 @@ def variables() -> list[tf.Variable]:
     return [tf.Variable(tf.random.stateless_normal(shape, (i, 7))) for i, shape in enumerate(shapes)]
 
 
+@pytest.mark.parametrize("name", NORMALISING.names)
+def test_a_pass_that_does_not_keep_its_promise_is_found(name):
+    kept = variables()
+    function = functions.trace(training(*kept), tf.TensorSpec(SHAPE))
+    broken = type("Broken", (NORMALISING[name],), {"edit": lambda self, graph: 1})
+    with pytest.raises(RuntimeError, match=f"pass {name}: .*; please report this graph"):
+        manager.run(function, [broken(POOLED)])
+    assert manager.run(function, [NORMALISING[name](POOLED)]) == (name,)
+
+
 def test_each_pass_edits_a_step_once_and_changes_no_bit():
     x, results = tf.random.stateless_normal(SHAPE, (1, 2)), []
     for edited in (False, True):

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from lms3d.engine.engine import Engine
-from lms3d.engine.passes import assignments, updates
+from lms3d.engine.passes import assignments, manager, updates
+from lms3d.engine.passes.base import Target
 from lms3d.engine.plan import Plan, Recompute
 from lms3d.engine.request import Settings
 from lms3d.engine.tensorflow import functions
@@ -113,6 +114,21 @@ def test_an_update_waits_for_those_who_read_the_old_value(reader):
         np.testing.assert_array_equal(with_edges, without)
 
 
+class Unheld(updates.HoldBack):
+    """A pass that does not keep its promise."""
+
+    def edit(self, graph: tf.Graph) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_update_that_may_come_too_early_is_found(reader):
+    function = traced(reader, tf.Variable(tf.ones(SHAPE)))
+    with pytest.raises(RuntimeError, match=r"pass updates: '.*' does not wait for '.*', which reads the old value"):
+        manager.run(function, [Unheld(Target())])
+    assert manager.run(function, [updates.HoldBack(Target())]) == ("updates",)
+
+
 def test_who_needs_the_old_value_after_the_update_gets_it():
     """Here the update cannot wait: it moves the variable, and nothing locks up."""
     w = tf.Variable(tf.ones(SHAPE))
@@ -124,6 +140,7 @@ def test_who_needs_the_old_value_after_the_update_gets_it():
 
     function = functions.trace(step)
     updates.hold_back(function.graph)
+    updates.HoldBack(Target()).ensures(function)
     np.testing.assert_array_equal(functions.make_function(function)(), np.full(SHAPE, 0.25, np.float32))
 
 

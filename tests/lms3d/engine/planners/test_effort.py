@@ -162,7 +162,7 @@ def test_plans_of_other_classes_are_other_plans(monkeypatch):
     asked = half(graph).request(graph, MACHINE, with_floor=False)
     monkeypatch.setattr(planning, "make_plan", lambda request: made.append(request) or whole(request))
     for steps in (1000, 1100, 5):
-        found = plan_cache.make_plan(replace(asked, effort_seconds=RunLength(steps).granted(0.3)))[1]
+        found = plan_cache.cached_plan(replace(asked, effort_seconds=RunLength(steps).granted(0.3)))[1]
     assert len(made) == 2
     assert not found.from_cache
 

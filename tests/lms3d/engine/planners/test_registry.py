@@ -72,7 +72,7 @@ def test_a_planner_of_ones_own_trains(toy, tmp_path):
 def test_it_takes_part_in_the_cache_with_its_own_source(toy, monkeypatch):
     request = Settings(limit_bytes=1 << 40, planner="toy").request(GRAPH, MACHINE)
     assert plan_cache.key(request) != plan_cache.key(request.under(planner="hybrid"))
-    assert [plan_cache.make_plan(request)[1].from_cache for _ in range(2)] == [False, True]
+    assert [plan_cache.cached_plan(request)[1].from_cache for _ in range(2)] == [False, True]
     before = plan_cache.key(request)
     source = plan_cache._planner_source
     monkeypatch.setattr(plan_cache, "_planner_source", lambda planner: source(planner) + b"# edited\n")
@@ -96,7 +96,7 @@ def test_a_planner_without_a_file_is_not_cached(toy):
     PLANNERS.register("toy")(typed_in["TypedIn"])
     request = Settings(limit_bytes=1 << 40, planner="toy").request(GRAPH, MACHINE)
     assert plan_cache.key(request) is None
-    assert not any(plan_cache.make_plan(request)[1].from_cache for _ in range(2))
+    assert not any(plan_cache.cached_plan(request)[1].from_cache for _ in range(2))
 
 
 def test_an_unknown_planner_is_refused_with_the_names_that_there_are():

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from lms3d.engine.passes import slicing
-from lms3d.engine.slabs.program import Program
+from lms3d.engine.slabs.sliced_step import SlicedStep
 from lms3d.engine.tensorflow import functions
 
 EXACT = 1e-10
@@ -74,15 +74,15 @@ def marked(x: tf.Tensor) -> tf.Tensor:
 
 def both(
     body: Callable[..., Any], arrays: Sequence[np.ndarray], slabs: Mapping[int, int]
-) -> tuple[list[np.ndarray], list[np.ndarray], Program, set[str]]:
-    """Results of the whole and of the sliced function, the program, and the types of the ops of the trace that it replaced."""
+) -> tuple[list[np.ndarray], list[np.ndarray], SlicedStep, set[str]]:
+    """Results of the whole and of the sliced function, the sliced step, and the types of the ops of the trace that it replaced."""
     specs = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
     whole, cut = functions.trace(body, *specs), functions.trace(body, *specs)
     nodes = slicing.nodes_of(cut)
-    program = slicing.slice_function(cut, slabs).program
-    gone = {n.type for n in nodes if n.name not in program.kept}
+    step = slicing.slice_function(cut, slabs).step
+    gone = {n.type for n in nodes if n.name not in step.kept}
     results = [_numbers(functions.make_function(f)(*map(tf.constant, arrays))) for f in (whole, cut)]
-    return results[0], results[1], program, gone
+    return results[0], results[1], step, gone
 
 
 def _numbers(results: Any) -> list[np.ndarray]:
@@ -106,9 +106,9 @@ def check(case: Case, space: Space, body: Body) -> None:
             )
         return results, tape.gradient(weighted, x, unconnected_gradients="zero")
 
-    whole, cut, program, gone = both(function, [x], space.slabs)
+    whole, cut, step, gone = both(function, [x], space.slabs)
     assert case.types <= gone, f"without a rule that holds: {sorted(case.types - gone)}"
-    assert {kind for _, kind, _ in program.joined} <= case.joins, program.joined
+    assert {kind for _, kind, _ in step.joined} <= case.joins, step.joined
     for a, b in zip(whole, cut, strict=True):
         close(b, a, case.error)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras import layers
 
 from lms3d.engine.passes import joins, shapes, slicing
-from lms3d.engine.slabs.program import Program
+from lms3d.engine.slabs.sliced_step import SlicedStep
 from lms3d.engine.tensorflow import functions
 from lms3d.keras_step.attachment import trace_step
 
@@ -27,11 +27,11 @@ class Run:
     results: list[Any]
     variables: dict[str, np.ndarray]
     change: np.ndarray
-    program: Program
+    step: SlicedStep
 
     @property
     def joined(self) -> set[str]:
-        return {kind for _, kind, _ in self.program.joined}
+        return {kind for _, kind, _ in self.step.joined}
 
 
 def run(model: keras.Model, batch: Any, slabs: Mapping[int, int], *, kind: str = "train", steps: int = 3) -> Run:
@@ -41,7 +41,7 @@ def run(model: keras.Model, batch: Any, slabs: Mapping[int, int], *, kind: str =
     function = trace_step(model, kind, tf.nest.map_structure(tf.type_spec_from_value, batch))
     joins.keep_apart(function.graph)
     shapes.fix_shapes(function.graph)
-    program = slicing.slice_function(function, slabs).program
+    step = slicing.slice_function(function, slabs).step
     made = functions.make_function(function)
     model.reset_metrics()
     results = [tf.nest.map_structure(lambda t: tf.cast(t, tf.float64).numpy(), made(batch)) for _ in range(steps)]
@@ -50,7 +50,7 @@ def run(model: keras.Model, batch: Any, slabs: Mapping[int, int], *, kind: str =
     change = [np.asarray(v.numpy() - start[v.path], np.float64).ravel() for v in model.trainable_variables]
     for variable, value in zip(state, before, strict=True):
         variable.assign(value)
-    return Run(results, after, np.concatenate(change), program)
+    return Run(results, after, np.concatenate(change), step)
 
 
 def compiled(model: keras.Model, loss: Any = "mse", optimizer: Any = None, **rest: Any) -> keras.Model:

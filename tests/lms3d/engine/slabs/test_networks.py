@@ -143,7 +143,7 @@ def test_other_steps(kind):
     batch = batch_for(model, 2)
     given = batch if kind == "test" else batch[0]
     whole, cut = (run(model, given, slabs, kind=kind, steps=1) for slabs in ({}, {0: 4, 1: 2}))
-    assert len(cut.program.sliced) > 20
+    assert len(cut.step.sliced) > 20
     same(whole, cut)
 
 

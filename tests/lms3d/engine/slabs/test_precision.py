@@ -46,7 +46,7 @@ def _steps(
 def _no_farther(build: Any, policy: str, slabs: Mapping[int, int]) -> None:
     (whole, cut), weights = _steps(build, policy, None, [{}, slabs])
     (exact,), _ = _steps(build, "float64", weights, [{}])
-    assert len(cut.program.sliced) > 20
+    assert len(cut.step.sliced) > 20
     assert not cut.joined
     size = np.linalg.norm(exact.change)
     errors = [np.linalg.norm(r.change - exact.change) / size for r in (whole, cut)]

@@ -77,5 +77,5 @@ def test_another_algorithm_is_drawn_whole(algorithm):
     from lms3d.engine.tensorflow import functions
 
     function = functions.trace(body, tf.TensorSpec(shape))
-    program = slicing.slice_function(function, {0: 2}).program
-    assert "StatelessRandomUniformV2" not in {made.type for made in program.made}
+    step = slicing.slice_function(function, {0: 2}).step
+    assert "StatelessRandomUniformV2" not in {made.type for made in step.made}

@@ -43,5 +43,5 @@ def test_another_function_of_python_reads_a_joined_tensor():
     array = np.random.default_rng(0).normal(size=(1, 12, 4, 5, 2))
     function = functions.trace(body, tf.TensorSpec(array.shape, array.dtype))
     made = slicing.slice_function(function, {0: 3})
-    assert [kind for _, kind, _ in made.program.joined] == [ends.OP_TYPE]
+    assert [kind for _, kind, _ in made.step.joined] == [ends.OP_TYPE]
     np.testing.assert_array_equal(functions.make_function(function)(tf.constant(array)), array * 2)

@@ -12,7 +12,7 @@ from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.tensorflow import cards, speeds
 from lms3d.engine.tiers.base import TierSpeed
-from lms3d.machines import files
+from lms3d.machines import machine_files
 
 H100, H200, B200 = ("NVIDIA H100 80GB HBM3", (9, 0)), ("NVIDIA H200", (9, 0)), ("NVIDIA B200", (10, 0))
 RIGHT = Machine(flops_per_second=2e14, bytes_per_second=2.4e12)
@@ -40,7 +40,7 @@ def test_a_wrong_measurement_is_made_again(card, caplog):
 
 
 def test_a_card_that_machine_files_name_is_planned_with_their_figures(caplog):
-    stated = [files.load(name) for name in ("h100-pcie", "h100-sxm")]
+    stated = [machine_files.load(name) for name in ("h100-pcie", "h100-sxm")]
     found, times = checked(H100, FIRST_RUN, FIRST_RUN)
     assert times == 2
     assert found.bytes_per_second == min(model.memory_bytes_per_second.value for model in stated)

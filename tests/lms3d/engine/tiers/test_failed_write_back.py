@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms3d.engine.native.files import FileLane, SwapFile
+from lms3d.engine.native.file_lane import FileLane, SwapFile
 from lms3d.engine.tiers import disk
 from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import StorageError

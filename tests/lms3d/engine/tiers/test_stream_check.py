@@ -11,7 +11,8 @@ import tensorflow as tf
 from lms3d.engine import edit
 from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
-from lms3d.engine.passes import move, stream
+from lms3d.engine.passes import stream
+from lms3d.engine.passes.rewrite import _verify
 from lms3d.engine.plan import SCOPE, Plan
 from lms3d.engine.planners import tflms
 from lms3d.engine.planning import make_plan
@@ -38,7 +39,7 @@ class Checked:
     def complaint(self) -> str:
         """Of both; empty: all is as the plan has it."""
         try:
-            move._verify(self.function, self.expected, self.plan)
+            _verify(self.function, self.expected, self.plan)
             stream.check(self.function.graph, self.plan, self.expected, late=True)
         except (RuntimeError, ValueError) as error:
             return str(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lms3d.engine.native.files import FileLane, SwapFile
+from lms3d.engine.native.file_lane import FileLane, SwapFile
 from lms3d.engine.tiers import disk
 from lms3d.errors import StorageError
 from tests.lms3d.engine.tiers.system_calls import LIBC, fails, resident

@@ -11,7 +11,7 @@ import pytest
 import lms3d
 from lms3d.errors import Interrupted
 from lms3d.training import trainer
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 from tests.lms3d.training.test_trainer import STEPS, CtrlC, dataset, make_model, tf
 
 
@@ -47,7 +47,7 @@ def job(tmp_path, capsys):
         where = Job(run_dir=tmp_path / name, resume=resume, record_bits=tmp_path / "bits")
         swapper = lms3d.LMS(**lms)
         try:
-            trainer.train(model, data, Schedule(epochs=2, steps_per_epoch=STEPS), where, [swapper, *callbacks])
+            trainer.train(model, data, TrainingSchedule(epochs=2, steps_per_epoch=STEPS), where, [swapper, *callbacks])
         except Interrupted:
             pass
         finally:

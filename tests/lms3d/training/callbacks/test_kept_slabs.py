@@ -10,7 +10,7 @@ from lms3d.keras_step.callback import LMS
 from lms3d.ranks import messages
 from lms3d.ranks.world import World
 from lms3d.training.callbacks.kept_slabs import KeptSlabs
-from lms3d.training.run import Data, Job, Schedule, TrainingRun
+from lms3d.training.run import Data, Job, TrainingRun, TrainingSchedule
 from lms3d.training.run_state import RunState
 
 TRAIN = "train (1, 32, 32, 32, 4) (1, 32, 32, 32, 3)"
@@ -45,7 +45,7 @@ class OtherRank:
 def run_of(world: World, tmp_path) -> tuple[TrainingRun, KeptSlabs, Planned]:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)
-    data, schedule = Data(training=lambda first: None, validation=None), Schedule(epochs=1, steps_per_epoch=4)
+    data, schedule = Data(training=lambda first: None, validation=None), TrainingSchedule(epochs=1, steps_per_epoch=4)
     run = TrainingRun(model, data, schedule, Job(run_dir=tmp_path, world=world), SimpleNamespace(asked=False))
     callback, lms = KeptSlabs(run), Planned()
     run.callbacks = [lms, callback]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms3d.training import trainer
 from lms3d.training.callbacks import order
 from lms3d.training.callbacks.order import CALLBACKS, Place, TrainingCallback
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 
 
 def train(run_dir, *given, epochs, resume=False):
@@ -20,7 +20,7 @@ def train(run_dir, *given, epochs, resume=False):
     model.optimizer.build(model.trainable_variables)
     batch = tf.data.Dataset.from_tensors((np.ones((1, 2), np.float32), np.ones((1, 1), np.float32)))
     data = Data(training=lambda first: batch.repeat(), validation=batch)
-    schedule = Schedule(epochs=epochs, steps_per_epoch=2)
+    schedule = TrainingSchedule(epochs=epochs, steps_per_epoch=2)
     return trainer.train(model, data, schedule, Job(run_dir=run_dir, resume=resume), given)
 
 

@@ -12,7 +12,7 @@ from lms3d.ranks.world import World
 from lms3d.training import run_state
 from lms3d.training.callbacks.rank_agreement import RankAgreement
 from lms3d.training.callbacks.step_counter import StepCounter
-from lms3d.training.run import Data, Job, Schedule, TrainingRun
+from lms3d.training.run import Data, Job, TrainingRun, TrainingSchedule
 
 
 class OtherRank:
@@ -46,7 +46,7 @@ def step(tmp_path):
     world = World(rank=0, size=2, link=link)
     job = Job(run_dir=tmp_path, world=world, memory=Memory())
     data = Data(training=lambda first: None, validation=None)
-    schedule = Schedule(epochs=1, steps_per_epoch=4, validation_steps=2)
+    schedule = TrainingSchedule(epochs=1, steps_per_epoch=4, validation_steps=2)
     run = TrainingRun(model, data, schedule, job, SimpleNamespace(asked=False))
     callbacks = [StepCounter(run), RankAgreement(run)]
     model.stop_training = False

@@ -23,7 +23,7 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training import trackers, trainer
 from lms3d.training.callbacks.order import Place, with_place
-from lms3d.training.run import Data, Job, Schedule
+from lms3d.training.run import Data, Job, TrainingSchedule
 from lms3d.training.session import Session
 from lms3d.training.trackers import TRACKERS, Tracker
 
@@ -50,7 +50,7 @@ def fit(run_dir, *callbacks, epochs=2, resume=False, followed=("toy",), name="br
     batch = tf.data.Dataset.from_tensors((np.ones((1, 2), np.float32), np.ones((1, 1), np.float32)))
     data = Data(training=lambda first: batch.repeat(), validation=batch)
     job = Job(run_dir=run_dir, resume=resume, trackers=followed, name=name, options=OPTIONS)
-    trainer.train(model, data, Schedule(epochs=epochs, steps_per_epoch=2), job, callbacks)
+    trainer.train(model, data, TrainingSchedule(epochs=epochs, steps_per_epoch=2), job, callbacks)
 
 
 def history_of(run_dir) -> list[dict[str, float]]:

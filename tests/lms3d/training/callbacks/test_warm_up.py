@@ -8,7 +8,7 @@ import pytest
 
 from lms3d.ranks.world import World
 from lms3d.training.callbacks.warm_up import WarmUp
-from lms3d.training.run import Schedule
+from lms3d.training.run import TrainingSchedule
 from lms3d.training.run_state import Position
 
 
@@ -18,7 +18,7 @@ class Steps:
     def __init__(self, size=4, epochs=2, steps=5):
         self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         self.model.compile(keras.optimizers.SGD(0.4))
-        schedule = Schedule(epochs=9, steps_per_epoch=steps, warmup_epochs=epochs)
+        schedule = TrainingSchedule(epochs=9, steps_per_epoch=steps, warmup_epochs=epochs)
         self.run = SimpleNamespace(schedule=schedule, world=World(size=size), full_rate=0.4)
         self.callback = WarmUp(self.run)
         self.callback.set_model(self.model)

@@ -30,7 +30,7 @@ log = logging.getLogger("lms3d")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class Rewriting:
     """What a rewrite did. `changed` is False if the function was left alone."""
 
     changed: bool
@@ -51,17 +51,17 @@ class Change:
         )
 
 
-class Move(Pass):
+class Rewrite(Pass):
     """Inserts the nodes of a plan (REWRITE-1 to REWRITE-3).
 
     step: as captured; the plan was made for it. tier: makes the ops of the swaps. `change` says what the pass did.
     """
 
-    name = "move"
+    name = "rewrite"
 
     def __init__(self, step: StepGraph, plan: Plan, tier: Tier) -> None:
         self.step, self.plan, self.tier = step, plan, tier
-        self.change = Change(changed=False, ops_before=len(step.ops), ops_after=len(step.ops))
+        self.change = Rewriting(changed=False, ops_before=len(step.ops), ops_after=len(step.ops))
         self._expected = step
 
     def requires(self, function: Function) -> None:

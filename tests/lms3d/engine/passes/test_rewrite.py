@@ -33,6 +33,13 @@ def test_host_tier_is_exactly_one_identity_on_each_side():
     assert not out.control_inputs
 
 
+@pytest.mark.parametrize("part", ["_redirect", "_add_control_edges"])
+def test_a_rewrite_that_does_not_keep_its_promise_is_found(part, monkeypatch):
+    monkeypatch.setattr(f"lms3d.engine.passes.rewrite.{part}", lambda *_: 0)
+    with pytest.raises(RuntimeError, match=r"the rewrite (lost '|of '.*' went wrong: expected)"):
+        by_tflms(chain, HostTier())
+
+
 def test_disk_tier_holds_back_the_buffer(tmp_path):
     from lms3d.engine.tiers.disk import DiskTier
 

@@ -8,43 +8,46 @@ from pathlib import Path
 import pytest
 
 from lms3d.errors import InputError
-from lms3d.machines import files
+from lms3d.machines import machine_files
 from lms3d.machines.model import MachineModel
 
 
 def own(folder: Path, **changes: object) -> Path:
     """A user's file: that of AC922 with other entries; None leaves one out."""
-    content = json.loads((Path(files.__file__).parent / "ac922.json").read_text()) | changes
+    content = json.loads((Path(machine_files.__file__).parent / "ac922.json").read_text()) | changes
     path = folder / "mine.json"
     path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
     return path
 
 
 def test_the_machines_of_the_case_study_and_newer_ones_come_along():
-    assert set(files.names()) == {
+    assert set(machine_files.names()) == {
         "ac922", "ac922-6", "gh200", "h100-pcie", "h100-sxm", "h200-sxm", "v100-pcie-16gb", "v100-pcie-32gb"
     }  # fmt: skip
-    assert [files.load(name).name for name in files.names()] == files.names()
+    assert [machine_files.load(name).name for name in machine_files.names()] == machine_files.names()
 
 
-@pytest.mark.parametrize("name", files.names())
+@pytest.mark.parametrize("name", machine_files.names())
 def test_every_number_has_a_source(name):
-    numbers = files.load(name).numbers()
+    numbers = machine_files.load(name).numbers()
     assert len(numbers) >= 12
     assert all(len(number.source) > 3 for number in numbers.values())
 
 
 def test_pairs_share_a_bus_only_where_the_case_study_says_so():
-    shared = {name: files.load(name).devices_per_link.value for name in files.names()}
+    shared = {name: machine_files.load(name).devices_per_link.value for name in machine_files.names()}
     assert {name for name, devices in shared.items() if devices > 1} == {"v100-pcie-16gb", "v100-pcie-32gb"}
 
 
 def test_a_file_of_ones_own(tmp_path):
-    mine = files.load(str(own(tmp_path, title="Mine", memory_bytes={"value": 1 << 30, "source": "sheet"})))
+    mine = machine_files.load(str(own(tmp_path, title="Mine", memory_bytes={"value": 1 << 30, "source": "sheet"})))
     assert isinstance(mine, MachineModel)
     assert (mine.name, mine.title, mine.limit_bytes) == ("mine", "Mine", 1 << 30)
     assert (
-        files.load(str(own(tmp_path, link_latency_seconds={"value": 0, "source": "none"}))).speeds().node_seconds == 0
+        machine_files.load(str(own(tmp_path, link_latency_seconds={"value": 0, "source": "none"})))
+        .speeds()
+        .node_seconds
+        == 0
     )
 
 
@@ -73,7 +76,7 @@ def test_a_wrong_file_ends_in_one_line(kind, tmp_path):
     changes, words = WRONG[kind]
     path = own(tmp_path, **changes)
     with pytest.raises(InputError) as found:
-        files.load(str(path))
+        machine_files.load(str(path))
     assert words in str(found.value)
     assert str(found.value).startswith(f"--machine {path}: ")
     assert "\n" not in str(found.value)
@@ -93,15 +96,15 @@ def test_what_is_no_object(text, words, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(InputError, match=words):
-        files.load(str(path))
+        machine_files.load(str(path))
 
 
 def test_no_such_machine(tmp_path):
     with pytest.raises(InputError, match=r"--machine a100: expected here, ac922, .* or the path of a \.json file"):
-        files.load("a100")
+        machine_files.load("a100")
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(InputError, match="--machine"):
-            files.load(str(path))
+            machine_files.load(str(path))
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(InputError, match="Is a directory"):
-        files.load(str(tmp_path / "folder.json"))
+        machine_files.load(str(tmp_path / "folder.json"))

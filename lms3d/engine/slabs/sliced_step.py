@@ -18,7 +18,7 @@ import numpy as np
 
 from lms3d.engine.slabs.levels import Levels
 from lms3d.engine.slabs.planes import Range
-from lms3d.engine.slabs.values import Layout, Node, Ref, Shape, Sliced, Value, Whole
+from lms3d.engine.slabs.values import Node, Ref, Shape, SlabLayout, Sliced, Value, Whole
 
 Input = Ref | np.ndarray | np.generic | tuple["Input", ...]
 """A tensor, a constant, or a list of tensors for an input that takes one."""
@@ -44,7 +44,7 @@ class Made:
 
 
 @dataclass
-class Program:
+class SlicedStep:
     """The parts of a sliced step.
 
     made: new ops. kept: name of an op of the trace that stays -> its place in the order. redirected: (op of the trace, index of its
@@ -87,7 +87,7 @@ class Builder:
     """Makes the ops of one node after the other. Rules call it."""
 
     def __init__(self, levels: Levels) -> None:
-        self.levels, self.program = levels, Program()
+        self.levels, self.step = levels, SlicedStep()
         self.phase = 0  # ORDER-1: the phase of the large ops so far
         self._parts: dict[tuple[int, int, int, int], Ref] = {}
         self._values: list[Value] = []  # the values that `_parts` names by id must live on
@@ -112,13 +112,13 @@ class Builder:
     ) -> tuple[Ref, ...]:
         """The outputs of a new op. place: the earliest that it may have."""
         phase, place = self.when(refs_in(inputs), place)
-        self.program.made.append(
+        self.step.made.append(
             Made(
                 type=kind, inputs=tuple(inputs), outputs=tuple(outputs), attributes=attributes or {}, node=self.node,
                 key=(phase, place, self._index),
             )
         )  # fmt: skip
-        number = len(self.program.made) - 1
+        number = len(self.step.made) - 1
         return tuple(
             Ref(shape or (), dtype, phase, place, op=number, index=i, barrier=barrier)
             for i, (shape, dtype) in enumerate(outputs)
@@ -150,7 +150,7 @@ class Builder:
             return value.ref
         return self.part(value, Range(0, value.layout.extent), barrier=True)
 
-    def part(self, value: Value, planes: Range, layout: Layout | None = None, *, barrier: bool = False) -> Ref:
+    def part(self, value: Value, planes: Range, layout: SlabLayout | None = None, *, barrier: bool = False) -> Ref:
         """These planes of a value. layout: how to cut a value that is whole."""
         layout = value.layout if isinstance(value, Sliced) else layout
         assert layout is not None, "a whole value does not know how it is cut"
@@ -178,7 +178,7 @@ class Builder:
                 refs.append(self._cut(piece, layout, inside, there.planes))
         return refs[0] if len(refs) == 1 else self.concat(refs, layout)
 
-    def _cut(self, ref: Ref, layout: Layout, planes: Range, extent: int) -> Ref:
+    def _cut(self, ref: Ref, layout: SlabLayout, planes: Range, extent: int) -> Ref:
         if planes == (0, extent):
             return ref
         if layout.groups == 1:
@@ -187,7 +187,7 @@ class Builder:
         cut = self.slice(self.reshape(ref, opened), layout.axis + 1, planes)
         return self.reshape(cut, layout.shape(ref.shape, planes))
 
-    def concat(self, refs: Sequence[Ref], layout: Layout) -> Ref:
+    def concat(self, refs: Sequence[Ref], layout: SlabLayout) -> Ref:
         """Slabs joined side by side."""
         axis, groups = layout.axis, layout.groups
         planes = [r.shape[axis] // groups for r in refs]
