@@ -8,7 +8,7 @@ import tensorflow as tf
 from lms3d.engine.ir import Op
 from lms3d.engine.passes.base import Target
 from lms3d.engine.passes.shapes import FixShapes, infer_shapes
-from lms3d.engine.tensorflow import bodies, functions
+from lms3d.engine.tensorflow import bodies, functions, reading
 from lms3d.engine.tensorflow.capture import capture
 from tests.lms3d.engine.traced import of_type
 
@@ -37,8 +37,9 @@ def looped(rounds: int):
 def test_a_loop_keeps_what_each_round_puts_into_a_list(rounds):
     loop = op_of(looped(rounds), "StatelessWhile")
     results = sum(t.bytes or 0 for t in loop.outputs)
-    # tanh, which sin reads, in each round; and the result
-    assert rounds * MIB <= results - MIB < (rounds + 1) * MIB
+    # tanh, which sin reads, in each round; nobody reads the result
+    assert rounds * MIB <= results < (rounds + 1) * MIB
+    assert loop.workspace_bytes >= MIB
 
 
 def test_the_gradient_of_a_loop_has_its_rounds():
@@ -116,3 +117,64 @@ def test_a_loop_whose_rounds_grow_keeps_an_unknown_shape(one_round, rows):
     loop = of_type(function, "StatelessWhile")
     assert any(t.shape == (256, 1024) for t in loop.outputs) == (rows == 256)
     assert functions.make_function(function)(tf.zeros(SPEC.shape))[0].numpy().tolist() == [rows, 1024]
+
+
+@tf.function(autograph=False, jit_compile=False)
+def two_ops(x: tf.Tensor) -> tf.Tensor:
+    """Its gradient reads the values of the exponential alone, and the shape of the sine."""
+    return tf.exp(tf.sin(x) + 1.0)
+
+
+def gradient_of(called):
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(called(x))
+        return tape.gradient(loss, x)
+
+    return step
+
+
+def test_a_call_keeps_no_result_of_which_others_read_the_shape_alone():
+    step = gradient_of(two_ops)
+    function = functions.trace(step, SPEC)
+    call = of_type(function, "PartitionedCall")
+    assert sum(bodies.size(t) == MIB for t in call.outputs) > 2
+    assert reading.is_inlined(call)
+    forward = op_of(step, "PartitionedCall")
+    assert sum(t.bytes or 0 for t in forward.outputs) == MIB
+    assert forward.workspace_bytes <= MIB
+
+
+def test_a_call_that_stays_a_call_holds_its_results_to_its_end():
+    alone = tf.function(two_ops.python_function, autograph=False, experimental_attributes={"_noinline": True})
+    function = functions.trace(lambda x: alone(x), SPEC)
+    assert not reading.is_inlined(of_type(function, "PartitionedCall"))
+
+
+def stacked(x: tf.Tensor) -> tf.Tensor:
+    """Each round writes its result, which the gradient of the next round reads."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        rows = tf.TensorArray(tf.float32, 8, element_shape=SPEC.shape)
+        made = tf.while_loop(lambda i, y, a: i < 8, lambda i, y, a: (i + 1, tf.sin(y), a.write(i, y)), (0, x, rows))
+        loss = tf.reduce_sum(made[2].stack())
+    return tape.gradient(loss, x)
+
+
+def test_of_two_lists_of_the_same_tensors_the_one_that_is_read_last_has_their_bytes():
+    forward, backward = loops(stacked)
+    held = {t.name: t.bytes for t in forward.outputs if (t.bytes or 0) > MIB}
+    assert list(held.values()) == [7 * MIB]
+    assert held.keys() <= set(backward.inputs)
+
+
+def loops(step) -> list[Op]:
+    return [op for op in capture(functions.trace(step, SPEC)).ops if op.type in bodies.LOOPS]
+
+
+def test_a_list_that_a_loop_reads_lasts_if_the_gradient_reads_the_same_tensors():
+    forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.sin, x)))
+    assert sum(t.bytes or 0 for t in forward.outputs) >= 2 * MIB  # what was made, and what was read
+    forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.exp, x)))
+    assert MIB <= sum(t.bytes or 0 for t in forward.outputs) < 2 * MIB  # the gradient reads what was made
