@@ -6,9 +6,7 @@ BODY-3  A loop puts them in once per round. If its condition compares a counter 
         counts. Rounds that pass on no more than crumbs to the next one run side by side, as many as the loop allows.
 BODY-4  Of results that share a buffer, the one that is read last has its bytes; so it is with lists of the same buffers. A result
         that passes on what stays on the device throughout has none.
-BODY-5  A result has no bytes if nobody reads its values. The function of a call becomes a part of the step: there such a result
-        ends after its last reader in the function, and its readers may be within another call.
-BODY-6  If a loop puts what it gets from a list into another one that is read later, the bytes count for the later list, too.
+BODY-5  If a loop puts what it gets from a list into another one that is read later, the bytes count for the later list, too.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from lms3d.device.pool_layout import CRUMB_BYTES
-from lms3d.engine.ir import ALIAS_TYPES, METADATA_TYPES, RESIDENT_TYPES
+from lms3d.engine.ir import ALIAS_TYPES, RESIDENT_TYPES
 from lms3d.engine.tensorflow import reading
 
 Held = Callable[[tf.Graph, Sequence[tf.Tensor]], int]
@@ -74,9 +72,7 @@ def _kept_by_call(op: tf.Operation, graph: tf.Graph, held: Held) -> Kept:
     for i, items in enumerate(stored):
         if items:
             results[i] = sum(size(t) or 0 for t in items if not _is_argument(t, graph))
-    last_read = _last_reads(op.outputs) if reading.is_inlined(op) else [0] * len(graph.outputs)
-    lasting = [inner for inner, place in zip(graph.outputs, last_read, strict=True) if place >= 0]
-    peak = held(graph, [*lasting, *(t for items in stored for t in items)])
+    peak = held(graph, [*graph.outputs, *(t for items in stored for t in items)])
     return Kept(tuple(results), max(0, peak - sum(n or 0 for n in results)))
 
 
@@ -133,7 +129,7 @@ def _name_in_lists(item: tf.Tensor, names: Collection[str], body: tf.Graph) -> s
 
 
 def _got(item: tf.Tensor, loop: tf.Operation, body: tf.Graph, last_read: int) -> int:
-    """BODY-6: the bytes of what all rounds read from a list that is the same in each round; 0 if that list lives long enough.
+    """BODY-5: the bytes of what all rounds read from a list that is the same in each round; 0 if that list lives long enough.
 
     last_read: the place of the last reader of the list that the items are put into.
     """
@@ -160,7 +156,7 @@ def _results(op: tf.Operation, graph: tf.Graph) -> list[int | None]:
     for i, (outer, inner) in enumerate(zip(op.outputs, graph.outputs, strict=True)):
         root = _root(inner)
         bytes_ = size(outer) if size(outer) is not None else size(inner)
-        if last_read[i] < 0 or _stays(root, op, graph):  # BODY-5, BODY-4
+        if _stays(root, op, graph):
             bytes_ = bytes_ and 0
         elif root.name in holder and bytes_:
             other = holder[root.name]
@@ -182,30 +178,16 @@ def _stays(root: tf.Tensor, op: tf.Operation, graph: tf.Graph) -> bool:
 
 
 def _last_reads(tensors: Sequence[tf.Tensor]) -> list[int]:
-    """For each tensor of a graph the place of its last reader in the traced order; -1 if nobody reads its values (BODY-5)."""
+    """For each tensor of a graph the place of its last reader in the traced order; -1 if nobody reads it."""
     if not tensors:
         return []
     graph = tensors[0].graph
     places = {op.name: i for i, op in enumerate(graph.get_operations())}
     last = {t.name: len(places) for t in graph.outputs}
-    for reader in {reader.name: reader for t in tensors for reader in t.consumers()}.values():
-        for name in _read_by(reader):
-            last[name] = max(last.get(name, -1), places[reader.name])
+    for tensor in tensors:
+        for reader in tensor.consumers():
+            last[tensor.name] = max(last.get(tensor.name, -1), places[reader.name])
     return [last.get(t.name, -1) for t in tensors]
-
-
-def _read_by(op: tf.Operation) -> set[str]:
-    """The names of the tensors whose values an op reads, and not their shapes alone."""
-    if op.type in METADATA_TYPES:
-        return set()
-    functions = reading.functions_of(op).values() if reading.is_inlined(op) else ()
-    return {op.inputs[i].name for one in functions for i in _arguments_read(one)} or {t.name for t in op.inputs}
-
-
-def _arguments_read(graph: tf.Graph) -> set[int]:
-    """The numbers of the arguments whose values a function needs for its results and effects."""
-    read = {t.name for t in graph.outputs}.union(*map(_read_by, running(graph)))
-    return {i for i, t in enumerate(graph.inputs) if t.name in read}
 
 
 def running(graph: tf.Graph) -> list[tf.Operation]:

@@ -90,14 +90,6 @@ def _function(op: tf.Operation, attribute: str) -> tf.Graph | None:
         return function_def_to_graph.function_def_to_graph(definition, input_shapes=shapes)
 
 
-def is_inlined(op: tf.Operation) -> bool:
-    """True for a call whose function TensorFlow makes a part of the graph that the call is in."""
-    if op.type not in _CALLS or is_program(op):
-        return False
-    function = op.graph._get_function(op.get_attr("f").name)
-    return function is not None and "_noinline" not in function.cached_definition.attr
-
-
 def is_program(op: tf.Operation) -> bool:
     """True for a call of a function without effects that XLA compiles as a whole."""
     return op.type == "PartitionedCall" and COMPILED in op.node_def.attr and bool(op.get_attr(COMPILED))

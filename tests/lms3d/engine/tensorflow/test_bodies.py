@@ -8,7 +8,7 @@ import tensorflow as tf
 from lms3d.engine.ir import Op
 from lms3d.engine.passes.base import Target
 from lms3d.engine.passes.shapes import FixShapes, infer_shapes
-from lms3d.engine.tensorflow import bodies, functions, reading
+from lms3d.engine.tensorflow import bodies, functions
 from lms3d.engine.tensorflow.capture import capture
 from tests.lms3d.engine.traced import of_type
 
@@ -37,9 +37,8 @@ def looped(rounds: int):
 def test_a_loop_keeps_what_each_round_puts_into_a_list(rounds):
     loop = op_of(looped(rounds), "StatelessWhile")
     results = sum(t.bytes or 0 for t in loop.outputs)
-    # tanh, which sin reads, in each round; nobody reads the result
-    assert rounds * MIB <= results < (rounds + 1) * MIB
-    assert loop.workspace_bytes >= MIB
+    # tanh, which sin reads, in each round; and the result
+    assert rounds * MIB <= results - MIB < (rounds + 1) * MIB
 
 
 def test_the_gradient_of_a_loop_has_its_rounds():
@@ -119,12 +118,6 @@ def test_a_loop_whose_rounds_grow_keeps_an_unknown_shape(one_round, rows):
     assert functions.make_function(function)(tf.zeros(SPEC.shape))[0].numpy().tolist() == [rows, 1024]
 
 
-@tf.function(autograph=False, jit_compile=False)
-def two_ops(x: tf.Tensor) -> tf.Tensor:
-    """Its gradient reads the values of the exponential alone, and the shape of the sine."""
-    return tf.exp(tf.sin(x) + 1.0)
-
-
 def gradient_of(called):
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -133,23 +126,6 @@ def gradient_of(called):
         return tape.gradient(loss, x)
 
     return step
-
-
-def test_a_call_keeps_no_result_of_which_others_read_the_shape_alone():
-    step = gradient_of(two_ops)
-    function = functions.trace(step, SPEC)
-    call = of_type(function, "PartitionedCall")
-    assert sum(bodies.size(t) == MIB for t in call.outputs) > 2
-    assert reading.is_inlined(call)
-    forward = op_of(step, "PartitionedCall")
-    assert sum(t.bytes or 0 for t in forward.outputs) == MIB
-    assert forward.workspace_bytes <= MIB
-
-
-def test_a_call_that_stays_a_call_holds_its_results_to_its_end():
-    alone = tf.function(two_ops.python_function, autograph=False, experimental_attributes={"_noinline": True})
-    function = functions.trace(lambda x: alone(x), SPEC)
-    assert not reading.is_inlined(of_type(function, "PartitionedCall"))
 
 
 def stacked(x: tf.Tensor) -> tf.Tensor:
