@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ from lms3d.engine.ir import (
 )
 from lms3d.engine.liveness import peak_bytes
 from lms3d.engine.plan import SCOPE
-from lms3d.engine.tensorflow import bodies, reading
+from lms3d.engine.tensorflow import bodies, constants, reading
 from lms3d.engine.tensorflow.bodies import size
 from lms3d.engine.tuning import ARGUMENT_ELEMENTS
 
@@ -48,7 +49,10 @@ def capture(
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
         batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
-    return StepGraph(ops, returned, reading.captured_bytes(function) + extra_bytes + sum(batches), tuple(batches))
+    here = {op.name for op in ops if op.on_device}
+    inside = constants.bytes_within(op for op in graph.get_operations() if op.name in here)
+    resident = reading.captured_bytes(function) + inside + extra_bytes + sum(batches)
+    return StepGraph(ops, returned, resident, tuple(batches))
 
 
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
@@ -280,13 +284,19 @@ def traced_order(graph: tf.Graph, *, last: Sequence[str] = ()) -> list[tf.Operat
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 
-def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence[tf.Tensor] = ()) -> int:
-    """The most bytes that a function holds at a time besides its arguments, if its ops run one by one.
+def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence[tf.Tensor] | None = None) -> int:
+    """The most bytes that a function holds at a time besides its arguments and constants, if its ops run one by one.
 
-    lasting: tensors that it keeps, besides its results.
+    lasting: tensors that it keeps to its end; by default its results.
     """
-    kept = frozenset(t.name for t in (*graph.outputs, *lasting))
-    return peak_bytes(StepGraph(_ops(graph, compute_device), kept))
+    kept = graph.outputs if lasting is None else lasting
+    made_once = constants.folded(graph)
+    ops = (_without_results(op) if op.name in made_once else op for op in _ops(graph, compute_device))
+    return peak_bytes(StepGraph(tuple(ops), frozenset(t.name for t in kept)))
+
+
+def _without_results(op: Op) -> Op:
+    return replace(op, outputs=tuple(replace(t, bytes=0) for t in op.outputs))
 
 
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:

@@ -116,3 +116,41 @@ def test_a_loop_whose_rounds_grow_keeps_an_unknown_shape(one_round, rows):
     loop = of_type(function, "StatelessWhile")
     assert any(t.shape == (256, 1024) for t in loop.outputs) == (rows == 256)
     assert functions.make_function(function)(tf.zeros(SPEC.shape))[0].numpy().tolist() == [rows, 1024]
+
+
+def gradient_of(called):
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(called(x))
+        return tape.gradient(loss, x)
+
+    return step
+
+
+def stacked(x: tf.Tensor) -> tf.Tensor:
+    """Each round writes its result, which the gradient of the next round reads."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        rows = tf.TensorArray(tf.float32, 8, element_shape=SPEC.shape)
+        made = tf.while_loop(lambda i, y, a: i < 8, lambda i, y, a: (i + 1, tf.sin(y), a.write(i, y)), (0, x, rows))
+        loss = tf.reduce_sum(made[2].stack())
+    return tape.gradient(loss, x)
+
+
+def test_of_two_lists_of_the_same_tensors_the_one_that_is_read_last_has_their_bytes():
+    forward, backward = loops(stacked)
+    held = {t.name: t.bytes for t in forward.outputs if (t.bytes or 0) > MIB}
+    assert list(held.values()) == [7 * MIB]
+    assert held.keys() <= set(backward.inputs)
+
+
+def loops(step) -> list[Op]:
+    return [op for op in capture(functions.trace(step, SPEC)).ops if op.type in bodies.LOOPS]
+
+
+def test_a_list_that_a_loop_reads_lasts_if_the_gradient_reads_the_same_tensors():
+    forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.sin, x)))
+    assert sum(t.bytes or 0 for t in forward.outputs) >= 2 * MIB  # what was made, and what was read
+    forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.exp, x)))
+    assert MIB <= sum(t.bytes or 0 for t in forward.outputs) < 2 * MIB  # the gradient reads what was made
