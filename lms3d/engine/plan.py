@@ -20,9 +20,10 @@ SCOPE = "lms/"
 
 
 def _flat(tensor: str) -> str:
-    """A tensor's name as part of an op's name: `"conv/Conv3D:0"` -> `"conv/Conv3D_0"`; the index 0 is left out."""
+    """A tensor's name as part of an op's name: `"split:1"` -> `"split>1"`; the index 0 is left out. TensorFlow makes names such as
+    `"split_1"` itself, for a second op of that name, but none with `>`."""
     op, _, index = tensor.rpartition(":")
-    return op if index == "0" else f"{op}_{index}"
+    return op if index == "0" else f"{op}>{index}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -100,7 +100,7 @@ def test_names_and_json():
         planner="tflms",
         parameters={"swapout_threshold": 4},
     )
-    assert (plan.swap_outs[0].name, plan.swap_ins[0].name) == ("lms/swap_out/net/a_1", "lms/swap_in/net/a_1/2")
+    assert (plan.swap_outs[0].name, plan.swap_ins[0].name) == ("lms/swap_out/net/a>1", "lms/swap_in/net/a>1/2")
     assert (plan.recomputes[0].name, plan.recomputes[0].output) == ("lms/recompute/net/r/1", "lms/recompute/net/r/1:1")
     assert (plan.swapped_out_bytes, plan.swapped_in_bytes) == (7, 7)
     import json

@@ -90,6 +90,15 @@ def fork(x: tf.Tensor) -> tf.Tensor:
     return f
 
 
+def splits(x: tf.Tensor) -> tf.Tensor:
+    """TensorFlow calls the second op `split_1`, which is also how one would write the second output of the first."""
+    first = tf.split(x, 2, name="split")
+    middle = tf.add(tf.sin(first[0]), tf.cos(first[1]), name="middle")
+    second = tf.split(middle, 2, name="split")
+    after = tf.tile(tf.add(tf.sin(second[0]), tf.cos(second[1]), name="after"), (2, 1))
+    return tf.concat([tf.multiply(after, first[1], name="z"), tf.multiply(second[0], second[1], name="z1")], 0)
+
+
 def u_net(x: tf.Tensor) -> tf.Tensor:
     """Long skips from encoder to decoder, with gradients."""
     skips, y = [], x

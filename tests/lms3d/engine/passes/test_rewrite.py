@@ -13,7 +13,7 @@ from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers import base
 from lms3d.engine.tiers.host import HostTier
-from tests.lms3d.engine.traced import PARAMETERS, SPEC, batch, by_tflms, chain, fork, rewrite, same_bits, u_net
+from tests.lms3d.engine.traced import PARAMETERS, SPEC, batch, by_tflms, chain, fork, rewrite, same_bits, splits, u_net
 
 
 def inserted(function) -> list[str]:
@@ -65,6 +65,21 @@ def test_no_bit_changes_and_the_original_still_runs(function, tier):
     for _ in range(3):
         same_bits(made.function(batch()), expected)
     same_bits(made.original(batch()), expected)
+
+
+def test_an_output_and_an_op_of_like_names_are_two_tensors(tier):
+    original = functions.trace(splits, SPEC)
+    graph = capture(original)
+    copies = {"split:1": "z", "split_1:0": "z1"}
+    plan = Plan(
+        swap_outs=tuple(SwapOut(tensor=one, bytes=graph.tensors[one].bytes) for one in copies),
+        swap_ins=tuple(
+            SwapIn(tensor=one, copy=0, consumers=(reader,), triggers=("after",)) for one, reader in copies.items()
+        ),
+    )
+    function, change = rewrite(original, graph, plan, tier)
+    assert change.swap_ins == 2
+    same_bits(function(batch()), original(batch()))
 
 
 def test_what_was_done_is_reported():

@@ -84,7 +84,7 @@ def test_each_output_of_an_op_is_a_tensor_of_its_own():
     graph = step(placeholder(), split, *chain, op("z", "f4", "split:1"))
     made = plan(graph)
     assert swapped(made) == ["split:1"]
-    assert made.swap_ins[0].name == "lms/swap_in/split_1/0"
+    assert made.swap_ins[0].name == "lms/swap_in/split>1/0"
 
 
 @pytest.mark.parametrize("changes", [{"rank": 0}, {"rank": 1}, {"rank": None}, {"mib": None}])
