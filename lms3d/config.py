@@ -135,7 +135,8 @@ class TrainConfig:
     """The number of steps whose gradients are averaged before the weights change once."""
 
     ema: float | None = None
-    """The decay of a moving average of the weights, which is validated and kept as the best; None validates the weights."""
+    """The decay of a moving average of the weights, which is validated and kept as the best; less at first (`training.adam`). None
+    validates the weights."""
 
     weights: Path | None = None
     """A file of weights to start from; None starts from random weights."""

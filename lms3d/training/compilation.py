@@ -20,11 +20,11 @@ def compiled_model(
 
     material: what the task's `prepare` returned; None if only the cost of a step matters. world: the ranks that average gradients.
     """
-    import keras
+    from lms3d.training.adam import AveragingAdam
 
     world = world or World()
     model = task.network(options, material)
-    adam = keras.optimizers.Adam(
+    adam = AveragingAdam(
         world.learning_rate(options.learning_rate),
         gradient_accumulation_steps=options.accumulate if options.accumulate > 1 else None,
         use_ema=options.ema is not None, ema_momentum=_momentum(options),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from lms3d.errors import Interrupted
+from lms3d.training.adam import AveragingAdam
 from lms3d.training.callbacks.cosine import LAST_SHARE, share
 from lms3d.training.run_state import learning_rate
 from tests.lms3d.training.test_trainer import STEPS, CtrlC, assert_same, history_of, make_model, run
@@ -20,7 +21,7 @@ KINDS = {
 
 def model_of(kind):
     model = make_model()
-    model.compile(keras.optimizers.Adam(1e-2, **KINDS[kind][0]), "mse", metrics=["mae"], jit_compile=False)
+    model.compile(AveragingAdam(1e-2, **KINDS[kind][0]), "mse", metrics=["mae"], jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -86,8 +87,9 @@ def test_the_average_is_validated_and_kept_and_the_weights_go_on(tmp_path):
     model, _ = run_of("ema", tmp_path, seen, epochs=2)
     average = seen.steps[0]
     averages = [average]
-    for weights in seen.steps[1:]:
-        averages.append(0.5 * averages[-1] + 0.5 * weights)
+    for changes, weights in enumerate(seen.steps[1:], 1):
+        decay = min(0.5, (1 + changes) / (10 + changes))
+        averages.append(decay * averages[-1] + (1 - decay) * weights)
     for epoch in range(2):
         np.testing.assert_allclose(seen.validating[epoch], averages[STEPS * (epoch + 1) - 1], rtol=1e-5)
         assert not np.allclose(seen.validating[epoch], seen.steps[STEPS * (epoch + 1) - 1])
@@ -96,6 +98,17 @@ def test_the_average_is_validated_and_kept_and_the_weights_go_on(tmp_path):
     best = min(range(2), key=lambda epoch: float(rows[epoch]["val_loss"]))
     kept = keras.models.load_model(tmp_path / "best.keras", compile=False)
     np.testing.assert_allclose(np.asarray(kept.trainable_variables[0]).copy(), seen.validating[best], rtol=1e-6)
+
+
+def test_the_decay_grows_with_the_changes_of_the_weights():
+    model = model_of("all")
+    optimizer, found = model.optimizer, []
+    for step in range(40):
+        optimizer._iterations.assign(step)
+        found.append(float(optimizer.ema_momentum))
+    np.testing.assert_allclose(found, [min(0.9, ((1 + n // 2) / (10 + n // 2)) ** 0.5) for n in range(40)], rtol=1e-6)
+    assert optimizer.get_config()["ema_momentum"] == 0.9
+    assert isinstance(type(optimizer).from_config(optimizer.get_config()), AveragingAdam)
 
 
 def test_accumulated_gradients_change_the_weights_once_in_three_steps(tmp_path):
