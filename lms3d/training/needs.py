@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,23 +113,28 @@ def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
     time_share: float = 1.0,
 ) -> TrainConfig:  # fmt: skip
-    """Fills in epochs and steps. On the embedded data the run is a demonstration, whose duration is printed.
+    """Fills in epochs and steps, and prints how long a run on the embedded data will take.
 
-    training_steps, validation_steps: the steps of one pass over all cases. time_share: the share of a demonstration's time, counted
-    from the start of the process, after which this run should end.
+    training_steps, validation_steps: the steps of one pass over all cases. time_share: the share of the time left that this run
+    takes, if it is a demonstration. That ends by the clock (`TimeGuard`): the pace of a machine may change.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
     epochs = options.epochs or DEFAULT_EPOCHS
     if options.data is None:
         planned = plan_training_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
-        seconds = demo.promised_seconds(step_seconds(options, planned.prediction), time_share)
-        target = time_share * demo.TARGET_SECONDS
-        plan = demo.length(seconds, training, validation, elapsed_seconds(), options.epochs, target)
-        epochs, training, validation = plan.epochs, plan.steps_per_epoch, plan.validation_steps
+        step = step_seconds(options, planned.prediction)
+        if options.epochs is None:
+            seconds = demo.seconds_left(elapsed_seconds(), time_share)
+            validation = demo.validation_steps(step, validation, seconds)
+            steps = demo.steps(step, training, validation, seconds)
+            fitting = math.ceil(steps / training)
+            epochs = fitting if options.schedule == "cosine" else demo.MOST_EPOCHS  # cosine falls over all epochs
+        else:
+            steps = epochs * training
+            seconds = step * (steps + demo.VALIDATION_STEP * epochs * validation)
         say(
-            f"Training {epochs} epochs of {training} steps takes about {format_seconds(plan.seconds)} "
-            f"({format_seconds(seconds)} a step)"
+            f"Training takes about {format_seconds(seconds)}: {steps} steps in epochs of {training} ({format_seconds(step)} a step)"
         )
     return dataclasses.replace(options, epochs=epochs, steps_per_epoch=training, validation_steps=validation)
 

@@ -84,6 +84,11 @@ class RunState:
         return bool(self.callbacks.get("early_stopping", {}).get("stopped_epoch"))
 
     @property
+    def out_of_time(self) -> bool:
+        """Whether it was a demonstration, and its time was over."""
+        return bool(self.callbacks.get("time_guard", {}).get("reached"))
+
+    @property
     def within_epoch(self) -> bool:
         """Whether some steps of the epoch are done and others are not: then the metrics are unfinished sums."""
         return 0 < self.position.step < self.steps_per_epoch

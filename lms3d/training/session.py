@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from lms3d.keras_step.callback import LMS
     from lms3d.keras_step.report import Report
+    from lms3d.training.callbacks.progress import TimeGuard
     from lms3d.training.trainer import History
 
 STATS, AVERAGES = "lms_stats.csv", "lms_stats_average.csv"
@@ -47,7 +48,7 @@ class Session:
     whole: Path | None = None
     """The folder of the whole run, if this is one of its stages."""
     time_share: float = 1.0
-    """The share of a demonstration's time after which this session ends."""
+    """The share of the time left that this session trains for, in a demonstration."""
     record_bits: Path | None = None
     """The folder in which the bits of each step are recorded, or compared with what is recorded."""
     stats_average: int | None = None
@@ -173,11 +174,11 @@ class Training:
         """Writes config.json.
 
         The lengths are those that the user gave: a run that goes on works out the others again, since they follow from the number
-        of ranks. A demonstration keeps its lengths, which followed from the time that it had.
+        of ranks, and in a demonstration from the time.
         """
         given = self.session.options
         lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
-        kept = replace(self.options.with_start_of(given), **({} if self.session.demonstrating else lengths))
+        kept = replace(self.options.with_start_of(given), **lengths)
         run_folder.describe(
             self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
             device=device_memory.compute_device(), limit_bytes=limit_bytes, **self.material.described,
@@ -187,7 +188,7 @@ class Training:
         """Trains; then rank 0 draws and summarises."""
         stats_file = self.session.run_dir / STATS if self.world.is_chief else None
         with closing(needs.lms_for(self.options, stats_file)) as lms:
-            history, out_of_time = self._fit(model, lms)
+            history = self._fit(model, lms)
             report = lms.report
         if not self.world.is_chief:
             return
@@ -200,7 +201,7 @@ class Training:
             run_dir / "figures", title=title, report=report, history=history
         )  # last: `summary.drawn` looks for it
         rows = self.task.results(run_dir, history)
-        summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds(), out_of_time=out_of_time)
+        summary.summarise(run_dir, report, history, rows, needs.elapsed_seconds())
 
     def _report_of_a_finished_run(self, model: keras.Model) -> Report:
         """The predicted report. It is written if the run was killed between its last checkpoint and its report."""
@@ -211,11 +212,10 @@ class Training:
             report.write(self.session.run_dir, {"train": (planned.report, planned.plan)})
         return planned.report
 
-    def _fit(self, model: keras.Model, lms: LMS) -> tuple[History, bool]:
-        """Returns the history, and whether the time guard ended it."""
+    def _fit(self, model: keras.Model, lms: LMS) -> History:
         from lms3d.training import trainer
         from lms3d.training.callbacks import order
-        from lms3d.training.callbacks.progress import Profile, ProgressLines, TimeGuard
+        from lms3d.training.callbacks.progress import Profile, ProgressLines
 
         world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
         job = Job(
@@ -224,18 +224,15 @@ class Training:
             options=self.options.without_paths(),
             on_interrupt=lambda: console.say("Finishing this step, then saving; Ctrl-C again quits at once"),
         )  # fmt: skip
-        guard = TimeGuard(
-            self.session.time_share * demo.LAST_SECONDS - needs.elapsed_seconds(),
-            (schedule.validation_steps or 0) * demo.VALIDATION_SHARE,
-        )
+        guard = self._time_guard(schedule)
         with console.progress(keep=False) as report:
             callbacks = [order.with_place(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
-            callbacks += [guard] if self.session.demonstrating else []
+            callbacks += [guard] if guard else []
             if self.session.profile and world.is_chief:
                 callbacks.append(Profile(self.session.profile, run_dir / "tensorboard", schedule.steps_per_epoch))
-            callbacks.append(ProgressLines(report, schedule, shown=self.task.shown))
+            callbacks.append(ProgressLines(report, schedule, guard, shown=self.task.shown))
             try:
-                return trainer.train(model, self._data(), schedule, job, callbacks), guard.reached
+                return trainer.train(model, self._data(), schedule, job, callbacks)
             except Interrupted as stop:
                 raise Interrupted(
                     f"{stop}; all is saved, go on with: {run_folder.resume_command(self.session.command_dir)}"
@@ -244,6 +241,15 @@ class Training:
                 if lms.report is not None and world.is_chief:
                     lms.write(run_dir)
                     self._write_averages()
+
+    def _time_guard(self, schedule: TrainingSchedule) -> TimeGuard | None:
+        """What ends a demonstration; None if this is none."""
+        from lms3d.training.callbacks.progress import TimeGuard
+
+        if not self.session.demonstrating:
+            return None
+        seconds = demo.seconds_left(needs.elapsed_seconds(), self.session.time_share)
+        return TimeGuard(seconds, demo.VALIDATION_STEP * (schedule.validation_steps or 0))
 
     def _write_averages(self) -> None:
         from lms3d.keras_step import step_averages

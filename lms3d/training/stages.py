@@ -114,7 +114,7 @@ def _done(stage: Session) -> bool:
     if found is None or not summary.drawn(stage.run_dir):
         return False
     state, epochs = found[0].state, stage.options.epochs or needs.DEFAULT_EPOCHS
-    return state.stopped_early or state.position.epoch >= epochs
+    return state.stopped_early or (state.out_of_time and stage.demonstrating) or state.position.epoch >= epochs
 
 
 def _nothing_left(session: Session) -> str:
@@ -123,10 +123,12 @@ def _nothing_left(session: Session) -> str:
     assert found is not None
     state, run = found[0].state, session.run_dir
     epochs = session.options.epochs or needs.DEFAULT_EPOCHS
-    early = f"ended after epoch {state.position.epoch}, without a better validation loss for long"
-    ended, more = (early, "") if state.stopped_early else (
-        f"epoch {epochs} of {epochs} is done", ", or train longer with --resume --epochs N"
-    )  # fmt: skip
+    longer = ", or train longer with --resume --epochs N"
+    ended, more = f"epoch {epochs} of {epochs} is done", longer
+    if state.out_of_time:
+        ended = f"ended after epoch {state.position.epoch}, as long as a demonstration should take"
+    if state.stopped_early:
+        ended, more = f"ended after epoch {state.position.epoch}, without a better validation loss for long", ""
     return f"{run}: nothing is left to train: {ended}; next: python -m lms3d.predict {run}{more}"
 
 

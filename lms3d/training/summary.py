@@ -35,9 +35,7 @@ def draw(folder: Path, *, title: str, report: Report, history: History) -> None:
     )  # fmt: skip
 
 
-def summarise(
-    run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float, *, out_of_time: bool
-) -> None:
+def summarise(run_dir: Path, report: Report, history: History, results: Mapping[str, str], seconds: float) -> None:
     """Prints one table: where files lie, memory with and without LMS, seconds per step, and the task's own `results`."""
     rows = {
         "run": f"{run_dir} (best.keras, history.csv, lms_report.md, ...)",
@@ -47,7 +45,7 @@ def summarise(
         **results,
     }
     why = ": no better validation loss" if history.stopped_early else ", as long as a demonstration should take"
-    note = why if history.stopped_early or out_of_time else ""
+    note = why if history.stopped_early or history.out_of_time else ""
     console.summary(f"Training ended after {format_seconds(seconds)}{note}", rows)
 
 

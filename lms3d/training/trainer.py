@@ -16,6 +16,7 @@ import keras
 
 from lms3d.training import resume
 from lms3d.training.callbacks import order
+from lms3d.training.callbacks.progress import TimeGuard
 from lms3d.training.interrupt import Interrupt
 from lms3d.training.run import Data, Job, TrainingRun, TrainingSchedule
 from lms3d.training.run_state import Position, Row, floats
@@ -30,6 +31,9 @@ class History:
 
     stopped_early: bool
     """Whether the validation loss stopped getting better."""
+
+    out_of_time: bool
+    """Whether it was a demonstration, and its time was over."""
 
     resumed_at: Position | None
     """The position at which an earlier run was continued; None for a new run."""
@@ -57,12 +61,16 @@ def train(
         run.callbacks = order.build(run, callbacks)
         with order.told_of_the_end(run.callbacks), _ended_on_error(run.callbacks):
             _fit_what_is_left(model, run)
-    return History(rows=run.state.rows, stopped_early=run.state.stopped_early, resumed_at=resumed_at)
+    state = run.state
+    return History(
+        rows=state.rows, stopped_early=state.stopped_early, out_of_time=state.out_of_time, resumed_at=resumed_at
+    )
 
 
 def _fit_what_is_left(model: keras.Model, run: TrainingRun) -> None:
     """Finishes an epoch that an earlier run has begun, then trains whole epochs."""
-    model.stop_training = run.state.stopped_early
+    timed = any(isinstance(one, TimeGuard) for one in run.callbacks)  # else --epochs asks for more than a demonstration
+    model.stop_training = run.state.stopped_early or (run.state.out_of_time and timed)
     epoch, step = run.state.position.epoch, run.state.position.step
     if step == run.schedule.steps_per_epoch:
         _end_epoch(model, run)

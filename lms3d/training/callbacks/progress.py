@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,68 @@ from lms3d.training.run_state import Row, floats
 from lms3d.units import format_seconds
 
 
+class TimeGuard(keras.callbacks.Callback):
+    """Ends training as soon as the time left does not suffice for another step and a validation. Checkpoint and figures follow.
+
+    seconds: counted from now. validation_steps: the time of a validation, in training steps, until one is measured.
+    """
+
+    place = Place.TIME_GUARD
+    name, kept = "time_guard", ("reached",)
+
+    def __init__(self, seconds: float, validation_steps: float) -> None:
+        super().__init__()
+        self.deadline = time.monotonic() + seconds
+        self.reached = False
+        self._validation_steps = validation_steps
+        self._validation_seconds: float | None = None
+        self._first = True
+        self._step_seconds: deque[float] = deque(maxlen=5)
+        self._begin = 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds that training may still take."""
+        return max(self.deadline - time.monotonic(), 0.0)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._begin = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._first:
+            self._first = False
+        else:
+            self._step_seconds.append(time.monotonic() - self._begin)
+        self._look()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._begin = time.monotonic()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._validation_seconds = time.monotonic() - self._begin
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Asks for the end if it is due. The first step, which is traced and planned, tells nothing about the next one's time."""
+        step = min(self._step_seconds, default=0.0)
+        validation = step * self._validation_steps if self._validation_seconds is None else self._validation_seconds
+        if self.seconds_left <= step + validation:
+            self.reached = True
+            self.model.stop_training = True
+
+
 class ProgressLines(keras.callbacks.Callback):
     """Shows a bar per epoch through `report`, with the metrics `shown`, and prints a line with the time left at the end of each."""
 
     place = Place.PROGRESS
 
-    def __init__(self, report: Report, schedule: TrainingSchedule, *, shown: Sequence[str] = ("loss",)) -> None:
+    def __init__(
+        self, report: Report, schedule: TrainingSchedule, guard: TimeGuard | None = None, *, shown: Sequence[str] = ("loss",)
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.report, self.epochs, self.shown = report, schedule.epochs, shown
+        self.report, self.epochs, self.guard, self.shown = report, schedule.epochs, guard, shown
         self.steps, self.validation_steps = schedule.steps_per_epoch, schedule.validation_steps or 0
         self.epoch = 0
         self.done = 0
@@ -47,40 +102,22 @@ class ProgressLines(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._epoch_seconds.append(time.monotonic() - self._begin)
-        left = (self.epochs - epoch - 1) * sum(self._epoch_seconds[-5:]) / len(self._epoch_seconds[-5:])
-        line = f"epoch {epoch + 1}/{self.epochs}  {_words(floats(logs))}  {format_seconds(self._epoch_seconds[-1])}"
+        left = self._seconds_left(epoch)
+        line = f"{self._title(epoch)}  {_words(floats(logs))}  {format_seconds(self._epoch_seconds[-1])}"
         say(line + (f", at most {format_seconds(left)} left" if left else ""))
+
+    def _title(self, epoch: int) -> str:
+        return f"epoch {epoch + 1}" + ("" if self.guard else f"/{self.epochs}")
+
+    def _seconds_left(self, epoch: int) -> float:
+        if self.guard:
+            return 0.0 if self.guard.reached else self.guard.seconds_left
+        return (self.epochs - epoch - 1) * sum(self._epoch_seconds[-5:]) / len(self._epoch_seconds[-5:])
 
     def _show(self, note: str) -> None:
         self._note = note
         total = self.steps + self.validation_steps
-        self.report(min(self.done, total), total, f"epoch {self.epoch + 1}/{self.epochs}", note)
-
-
-class TimeGuard(keras.callbacks.Callback):
-    """Ends training cleanly when the time is nearly over: validation, checkpoint and figures still follow.
-
-    seconds: counted from now. validation_cost: the time of the last validation, in training steps.
-    """
-
-    place = Place.TIME_GUARD
-
-    def __init__(self, seconds: float, validation_cost: float) -> None:
-        super().__init__()
-        self.deadline = time.monotonic() + seconds
-        self.validation_cost = validation_cost
-        self.reached = False
-        self._step_begin = 0.0
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._step_begin = time.monotonic()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        now = time.monotonic()
-        still_needed = (now - self._step_begin) * (1 + self.validation_cost)
-        if now + still_needed > self.deadline:
-            self.reached = True
-            self.model.stop_training = True
+        self.report(min(self.done, total), total, self._title(self.epoch), note)
 
 
 class Profile(keras.callbacks.Callback):

@@ -1,38 +1,30 @@
-from hypothesis import example, given
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms3d.training import demo
-from lms3d.training.demo import TARGET_SECONDS, length
 
 
-def test_whole_epochs_where_they_fit():
-    plan = length(1.0, 20, 5, 60)
-    assert (plan.steps_per_epoch, plan.validation_steps) == (20, 5)
-    assert plan.epochs == 33
+def test_each_part_takes_its_share_of_the_time_left():
+    assert demo.seconds_left(120, 0.5) == (demo.END_SECONDS - 120) / 2
+    assert demo.seconds_left(demo.END_SECONDS + 5, 1.0) == 0
 
 
-def test_a_stage_is_as_long_as_predicted_and_the_last_part_is_promised_with_caution():
-    assert demo.promised_seconds(1.0, 0.65) == 1.0
-    assert demo.promised_seconds(1.0, 1.0) == demo.CAUTION > 1
+@pytest.mark.parametrize(
+    ("step_seconds", "seconds", "steps"), [(0.6, 400, 5), (12, 270, 5), (80, 270, 1), (80, 500, 3)]
+)
+def test_a_validation_of_slow_steps_sees_fewer_cases(step_seconds, seconds, steps):
+    assert demo.validation_steps(step_seconds, 5, seconds) == steps
 
 
-def test_192_on_two_cores():
-    plan = length(80.0, 20, 5, 120)
-    assert (plan.epochs, plan.steps_per_epoch, plan.validation_steps) == (2, 3, 1)
-
-
-def test_what_the_user_asked_for_is_not_cut():
-    plan = length(80.0, 20, 5, 120, epochs=7)
-    assert (plan.epochs, plan.steps_per_epoch) == (7, 20)
-
-
-@example(221.0, 1, 5, 122.0)
-@given(st.floats(0.01, 250), st.integers(1, 500), st.integers(1, 100), st.floats(0, 200))
-def test_ends_in_time(step_seconds, training, validation, elapsed):
-    plan = length(step_seconds, training, validation, elapsed)
-    assert min(plan.epochs, plan.steps_per_epoch, plan.validation_steps) >= 1
-    assert plan.steps_per_epoch <= training
-    assert elapsed + plan.seconds <= TARGET_SECONDS + 1 or (plan.epochs, plan.steps_per_epoch) == (1, 1)
+@given(st.floats(0.01, 250), st.integers(1, 500), st.integers(1, 100), st.floats(0, 2000))
+def test_predicted_steps_fit_into_the_time(step_seconds, training, available, seconds):
+    validation = demo.validation_steps(step_seconds, available, seconds)
+    assert 1 <= validation <= available
+    assert demo.VALIDATION_STEP * step_seconds * validation <= demo.VALIDATION_SHARE * seconds or validation == 1
+    steps = demo.steps(step_seconds, training, validation, seconds)
+    epochs = steps / training
+    assert steps == 1 or step_seconds * (steps + demo.VALIDATION_STEP * validation * epochs) <= seconds
 
 
 def test_memory_limits():

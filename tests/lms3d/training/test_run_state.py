@@ -87,6 +87,8 @@ def test_the_step_on_another_number_of_ranks(step, samples_per_step, steps_per_e
 def test_whether_early_stopping_ended_it():
     assert not STATE.stopped_early
     assert run_state.replace(STATE, callbacks={"early_stopping": {"stopped_epoch": 3}}).stopped_early
+    assert not STATE.out_of_time
+    assert run_state.replace(STATE, callbacks={"time_guard": {"reached": True}}).out_of_time
 
 
 def test_a_copy_keeps_what_was():

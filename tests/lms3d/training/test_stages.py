@@ -12,9 +12,11 @@ from lms3d.training import session, stages, summary
 @pytest.fixture
 def stage(tmp_path, monkeypatch) -> SimpleNamespace:
     """All of its two epochs are in the checkpoint."""
-    state = SimpleNamespace(stopped_early=False, position=SimpleNamespace(epoch=2))
+    state = SimpleNamespace(stopped_early=False, out_of_time=False, position=SimpleNamespace(epoch=2))
     monkeypatch.setattr(stages.run_state, "read", lambda run_dir: (SimpleNamespace(state=state), ""))
-    return SimpleNamespace(resuming=True, run_dir=tmp_path, options=SimpleNamespace(epochs=2))
+    return SimpleNamespace(
+        resuming=True, run_dir=tmp_path, options=SimpleNamespace(epochs=2), demonstrating=False, state=state
+    )
 
 
 def draw(run_dir: Path) -> None:
@@ -29,6 +31,26 @@ def test_a_stage_that_was_killed_before_its_figures_is_not_done(stage):
     assert stages._done(stage)
     stage.options.epochs = 3
     assert not stages._done(stage)
+
+
+def test_a_stage_of_a_demonstration_is_done_when_its_time_is_over(stage):
+    """Its epochs are as many as the time allowed; --epochs asks for more."""
+    draw(stage.run_dir)
+    stage.options.epochs, stage.demonstrating, stage.state.out_of_time = 500, True, True
+    assert stages._done(stage)
+    stage.demonstrating = False
+    assert not stages._done(stage)
+
+
+def test_a_demonstration_that_has_ended_says_why_and_how_to_train_longer(stage, capsys):
+    given = session.Session(options=BratsConfig(), run_dir=stage.run_dir, resuming=True, profile=None, arguments=())
+    stage.state.out_of_time = True
+    draw(stage.run_dir)
+    (stage.run_dir / "lms_report.md").touch()
+    assert not list(stages._parts(given, None))
+    said = capsys.readouterr().out
+    assert "ended after epoch 2, as long as a demonstration should take" in said
+    assert "--resume --epochs N" in said
 
 
 @pytest.mark.parametrize(("epochs", "left"), [(2, 0), (3, 1)])
@@ -67,7 +89,7 @@ def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
         options=SimpleNamespace(model="unet3d", size_text=lambda axes: "16^3"),
         task=SimpleNamespace(axes=3, finish=lambda *_: order.append("finish"), results=lambda *_: {}),
         material=None,
-        _fit=lambda model, lms: (None, False),
+        _fit=lambda model, lms: None,
     )
     session.Training.run(training, None)
     assert order == ["finish", "draw", "summarise"]

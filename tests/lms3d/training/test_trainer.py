@@ -17,6 +17,8 @@ from lms3d import atomic_files
 from lms3d.errors import Diverged, Interrupted
 from lms3d.ranks import variables
 from lms3d.training import checkpoint, trainer
+from lms3d.training.callbacks import progress
+from lms3d.training.callbacks.order import Place
 from lms3d.training.run import Data, Job, TrainingSchedule
 from tests.power_cut import PowerCut
 
@@ -161,6 +163,67 @@ def test_early_stopping_counts_across_a_resume(tmp_path):
     assert history.stopped_early
     _, again = run(tmp_path, epochs=9, patience=2, resume=True, model=frozen())
     assert len(again.rows) == 3
+
+
+class Clock(keras.callbacks.Callback):
+    """Tells the time that steps and validations are said to take, in seconds; runs before the guard."""
+
+    place = Place.LMS
+
+    def __init__(self, step_seconds=lambda step: 1.0, validation_seconds=3.0) -> None:
+        super().__init__()
+        self.now, self.steps, self.each, self.validation = 0.0, 0, step_seconds, validation_seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        self.now += self.each(self.steps)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.now += self.validation / 3
+
+
+@pytest.fixture
+def timed(tmp_path, monkeypatch):
+    """`timed(clock, seconds)`: a run that ends by that clock -> its steps, its history, the time at its end."""
+
+    def train(clock, seconds, **options):
+        monkeypatch.setattr(progress, "time", clock)
+        _, history = run(tmp_path, clock, progress.TimeGuard(seconds, 3.0), epochs=500, **options)
+        return clock.steps, history, clock.now
+
+    return train
+
+
+def test_a_demonstration_trains_until_its_time_is_over(timed):
+    steps, history, end = timed(Clock(), 26)
+    assert (steps, end) == (13, 25)  # three epochs of 4 steps and 3 seconds more; the last has one step
+    assert history.out_of_time
+    assert len(history.rows) == 4
+    assert all("val_loss" in row for row in history.rows)
+
+
+def test_what_slows_the_beginning_of_a_demonstration_does_not_shorten_its_rest(timed):
+    steps, _, end = timed(Clock(lambda step: 5.0 if step <= 4 else 1.0), 43)
+    assert (steps, end) == (14, 42)  # 4 in 23 seconds, then 4, 4 and 2
+
+
+def test_a_first_step_that_takes_all_its_time_is_validated_and_tells_nothing_of_the_next(timed):
+    assert timed(Clock(lambda step: 30.0), 20)[0] == 1
+
+
+def test_a_demonstration_goes_on_after_a_first_step_that_is_traced(timed):
+    assert timed(Clock(lambda step: 12.0 if step == 1 else 1.0), 20)[0] > 2
+
+
+def test_a_demonstration_that_has_ended_is_not_trained_longer_without_epochs(timed, tmp_path):
+    _, before, _ = timed(Clock(), 20)
+    steps, history, _ = timed(Clock(), 20, resume=True)
+    assert (steps, history.rows) == (0, before.rows)
+    _, longer = run(tmp_path, epochs=6, resume=True)
+    assert (len(longer.rows), longer.out_of_time) == (6, False)
 
 
 def test_files(straight):
