@@ -5,7 +5,7 @@ from __future__ import annotations
 MIB, GIB = 2**20, 2**30
 END_SECONDS = 17.5 * 60
 """The seconds after its start at which a demonstration ends its training. Figures follow: all takes less than 20 minutes."""
-STAGES = {64: 0.35, 96: 0.35}
+STAGES = {64: 0.35, 96: 0.3}
 """Resolution -> the share of the time left that its stage takes, in a demonstration at a higher one: 64^3 learns in minutes what
 192^3 learns in hours."""
 VALIDATION_STEP = 0.4
