@@ -20,7 +20,8 @@ class VariableBackup:
         self.variables = tuple(variables)
         self._copies: list[np.ndarray] = []
         self._places: list[int | None] = []
-        self._read = tf.function(lambda: list(map(_readable, self.variables)), autograph=False, jit_compile=False)
+        read = tf.function(lambda: list(map(_readable, self.variables)), autograph=False, jit_compile=False)
+        self._read = read.get_concrete_function()  # TensorFlow would warn that one function is traced again and again
 
     def is_of(self, variables: Sequence[tf.Variable]) -> bool:
         """Whether these are the variables, in this order: each trace of a step lists them again."""

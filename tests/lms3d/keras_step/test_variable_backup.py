@@ -27,6 +27,13 @@ def test_what_was_taken_last_comes_back(dtype):
     assert other.numpy() == 6
 
 
+def test_many_backups_give_no_warning(caplog):
+    variable = tf.Variable(1.0)
+    for _ in range(20):
+        VariableBackup([variable]).take()
+    assert "retracing" not in caplog.text
+
+
 LARGE = (512, 1024)
 MIB = 1 << 20
 
