@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import psutil
 
 from lms3d import console
-from lms3d.experiments.harness import methods, store
+from lms3d.experiments.harness import store
 from lms3d.experiments.harness.child import Child, ChildFailed
 from lms3d.experiments.harness.part import Part, Result
 from lms3d.experiments.harness.store import Store
@@ -24,27 +24,6 @@ from lms3d.units import format_seconds
 SIDE_BY_SIDE = 2
 """How many parts that are not timed run at a time. Most of their seconds are tracing, on one core."""
 
-# Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
-START_SECONDS = {
-    methods.LMS: 25.0,
-    methods.TFLMS: 35.0,
-    methods.PREDICTION: 25.0,
-    methods.TORCH_SAVE_ON_CPU: 5.0,
-    methods.XLA: 120.0,
-    **{name: 90.0 for name, way in methods.TORCH_METHODS.items() if way.mode},
-}
-USUAL_START_SECONDS = 15.0
-STEP_FACTOR = {
-    methods.TFLMS: 2.0,
-    methods.SWAP_ALL: 2.5,
-    methods.RECOMPUTE_ALL: 12.0,
-    methods.TORCH: 1.5,
-    methods.TORCH_CHECKPOINT: 2.2,
-    methods.TORCH_SAVE_ON_CPU: 8.0,
-    methods.XLA: 8.0,
-}
-USUAL_STEP_FACTOR = 1.4
-VOXEL_SECONDS = 3.5e-6
 LEAST_PATIENCE_SECONDS = 900.0  # a plan that runs out of memory is made again, up to five times
 CROWDED_SHARE = 1 / 3
 """A share of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as
@@ -81,7 +60,6 @@ class Bench(Store):
         self._neighbour: tuple[Part, Trainer] | None = None
         self._crowded: dict[Part, bool] = {}  # neighbour -> whether it takes too much memory to stay
         self._alone: dict[Part, tuple[float, ...]] = {}  # neighbour -> seconds of its last steps while nothing else ran
-        self._drift = [1.0]
 
     def measure(self, part: Part) -> Result | None:
         """The result of the part; None if the time that is left is too short for it."""
@@ -116,28 +94,23 @@ class Bench(Store):
             self._neighbour = None
 
     def expected_seconds(self, part: Part) -> float:
-        """About what a part will take, if it goes on as before."""
-        return self._guess(part) * statistics.median(self._drift[-9:])
-
-    def _guess(self, part: Part) -> float:
-        step = VOXEL_SECONDS * part.resolution**3
-        known = [r for r in list(self.results.values()) if r.part.baseline() == part.baseline() and r.baseline_seconds]
-        if known:
-            step = statistics.median(known[-1].baseline_seconds)
-        own = step * STEP_FACTOR.get(part.method, USUAL_STEP_FACTOR) * (part.warm_up + part.steps)
-        others = step * part.steps if part.timed else 0.0
-        return START_SECONDS.get(part.method, USUAL_START_SECONDS) + own + others
+        """About what a part will take: the longest by its method at its size so far, else the median at its size; 0 if none is
+        known."""
+        size = (part.model, part.resolution, part.timed)
+        alike = [r for r in list(self.results.values()) if (r.part.model, r.part.resolution, r.part.timed) == size]
+        same = [r.wall_seconds for r in alike if r.part.method == part.method]
+        return max(same) if same else statistics.median([r.wall_seconds for r in alike] or [0.0])
 
     def _in_time(self, part: Part) -> bool:
         if math.isinf(self.deadline):
             return True
         needed, left = self.expected_seconds(part), self.seconds_left()
-        if needed > left:
+        if not (enough := 0 < left >= needed):
             self.skip(f"{part.title} (needs about {format_seconds(needed)}, {format_seconds(left)} left)")
-        return needed <= left
+        return enough
 
     def _run(self, part: Part) -> Result:
-        started, guess = time.monotonic(), self._guess(part)
+        started = time.monotonic()
         alone = part.timed and self._is_crowded(part)
         neighbour = self._neighbour_of(part) if part.timed and not alone else None
         if alone:
@@ -146,10 +119,7 @@ class Bench(Store):
             result = run(part, lambda: self._child(part), neighbour)
             if neighbour is not None and result.trained and not result.baseline_seconds:
                 self.close()
-        result = replace(result, wall_seconds=time.monotonic() - started, code=store.code_digest())
-        if result.trained:
-            self._drift.append(result.wall_seconds / guess)
-        return result
+        return replace(result, wall_seconds=time.monotonic() - started, code=store.code_digest())
 
     def _is_crowded(self, part: Part) -> bool:
         """Whether the neighbour holds too much memory to stay; it is started to find out."""
@@ -254,6 +224,7 @@ def _result(
         part=part,
         outcome="trained" if part.trains else "predicted",
         seconds=tuple(float(step["seconds"]) for step in own),
+        first_seconds=next((float(step["seconds"]) for step in (*warm, *own)), None),
         peaks_bytes=tuple(peaks[len(warm) :]),
         peak_bytes=max(peaks, default=None),
         resident_bytes=max((int(step["resident_bytes"]) for step in own), default=None),

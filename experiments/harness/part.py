@@ -104,7 +104,8 @@ class Part:
 class Result:
     """What a child reported. outcome: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
 
-    seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
+    seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each. first_seconds: of the
+    first step, which traces, plans and rewrites.
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory, and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
@@ -119,6 +120,7 @@ class Result:
     outcome: str
     detail: str = ""
     seconds: tuple[float, ...] = ()
+    first_seconds: float | None = None
     baseline_seconds: tuple[float, ...] = ()
     peaks_bytes: tuple[int, ...] = ()
     peak_bytes: int | None = None
@@ -195,7 +197,8 @@ class Result:
         return self.report | self.profile | {
             "model": part.model, "filters": "x".join(map(str, part.filters)), "resolution": part.resolution, "method": part.method,
             "precision": part.precision, "deterministic": part.deterministic, "repeat": part.repeat, "limit_mib": part.limit_mib,
-            "outcome": self.outcome, "step_seconds": self.step_seconds, "ratio": self.ratio, "peak_bytes": self.peak_bytes,
+            "outcome": self.outcome, "first_seconds": self.first_seconds, "step_seconds": self.step_seconds,
+            "ratio": self.ratio, "peak_bytes": self.peak_bytes,
             "resident_bytes": self.resident_bytes, "peak_error": self.peak_error, "seconds_error": self.seconds_error,
             "ratio_error": self.ratio_error, "predicted_ratio": self.predicted_ratio(), "slabs": self.slabs,
             "workspace_mib": self.workspace_mib, "recoveries": self.recoveries, "loss": self.loss, "digest": self.digest,

@@ -32,7 +32,6 @@ from lms3d.experiments.harness import batches, methods, variants
 from lms3d.experiments.harness.child import WORKSPACE
 from lms3d.experiments.harness.part import MIB, Part
 from lms3d.experiments.harness.talk import Resident, Talk, asked
-from lms3d.experiments.links import calibration
 from lms3d.experiments.links.link import STEP_SECONDS, Link
 from lms3d.experiments.profiling import lanes, measure, xplane
 from lms3d.keras_step import step_averages
@@ -218,8 +217,6 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
     reported = {name: values[name] for name in REPORTED if values.get(name) is not None}
     if report is not None and report.compiled:
         reported |= {"programs": len(report.compiled), "compiled_ops": sum(one.ops for one in report.compiled)}
-    if tier is not None and lms is not None:
-        reported |= _over_other_links(model, part, lms, tier)
     talk.say(
         finished=True,
         recoveries=recoveries.count,
@@ -251,24 +248,6 @@ def _speeds(lms: LMS) -> dict[str, float]:
         return {}
     machine = speeds.machine(memory.compute_device(), lms.report.tier, None, mapped=lms.mapped)
     return {name: getattr(machine, name) for name in speeds.SPEEDS}
-
-
-def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
-    """The seconds that the step would take over slower and faster links."""
-    plan, report, slabs = lms.plan, lms.report, lms.slabs
-    if plan is None or report is None:
-        return {}
-    try:
-        # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
-        specification = _specification(_batch(part, model))
-        asked = plan_step(
-            model, specification, memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
-            with_floor=False,
-        )  # fmt: skip
-        seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
-    except Exception as error:  # whatever it is, the steps have been measured
-        return {"no_seconds_by_slowness": f"{type(error).__name__}: {error}"[:300]}
-    return {"seconds_by_slowness": seconds}
 
 
 def _tier(part: Part) -> type[LinkTier] | None:

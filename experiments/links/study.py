@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from lms3d.experiments.links import machines
 from lms3d.experiments.links.copying import copy_seconds_per_byte
 from lms3d.experiments.links.link import Link
 from lms3d.experiments.overhead.schedule import Place, Wanted
+from lms3d.units import format_seconds
 
 SHARES = (0.60, 0.50, 0.35, 0.25)
 FLOOR = 0.0
@@ -31,7 +32,7 @@ REACHED = 0.5
 the memory with the other direction. A margin, not measured; each row states the rate that was achieved."""
 
 
-class Study:
+class LinkSchedule:
     """The parts of one model at one resolution.
 
     links: names or words (`machines.checked`). shares: of the smallest limit without LMS; FLOOR is one, too.
@@ -111,10 +112,16 @@ def is_reached(link: Link) -> bool:
 
 
 def read_rates(output: Path) -> dict[str, dict[str, Any]]:
-    """Resolution -> what `Study` keeps; nothing before its first part."""
+    """Resolution -> what `LinkSchedule` keeps; nothing before its first part."""
     path = _store(output)
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def step_in_words(rates: Mapping[str, Any]) -> str:
+    """The step without LMS that the rates follow from."""
+    seconds, flops = rates["step_seconds"], rates["step_flops"]
+    return f"A step without LMS: {format_seconds(seconds)}, {flops / seconds / 1e9:,.0f} GFLOP/s."
 
 
 def _store(output: Path) -> Path:

@@ -10,13 +10,15 @@ import threading
 
 import pytest
 
-from lms3d.experiments.harness import child, commands, page, part, promise, runs, store, table
+from lms3d.experiments.harness import child, commands, page, part, runs, store, table
 from lms3d.experiments.harness.part import MIB, Part, Result
 from lms3d.experiments.harness.store import Records
 
 
 def test_a_table_for_people_and_the_same_for_programs(tmp_path):
     assert table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert table.filled(("a", "b"), [("", "2"), ("", "3")]) == "| b |\n| --- |\n| 2 |\n| 3 |"
+    assert table.filled(("a",), []) == ""
     assert [table.cell(None, ".2f"), table.cell(0.125, ".0%"), table.cell(3, "{} x".format)] == ["", "12%", "3 x"]
     table.write_csv(tmp_path / "t.csv", ("name", "value"), [{"name": "x", "value": 1 / 3, "more": 1}, {"value": None}])
     assert table.read_csv(tmp_path / "t.csv") == [{"name": "x", "value": "0.333333"}, {"name": "", "value": ""}]
@@ -30,13 +32,6 @@ def test_a_page_leaves_out_what_is_empty_and_lists_what_is_missing(tmp_path):
     assert gaps == ["The machine was not idle:\n- a-1: 40% of the cores in use by others", "Skipped:\n- b-2 (no time)"]
     assert page.write(tmp_path / "report.md", ["# Title", "", *gaps[1:]]) == "# Title\n\nSkipped:\n- b-2 (no time)\n"
     assert (tmp_path / "report.md").read_text().endswith("(no time)\n")
-
-
-def test_a_promise_is_met_missed_or_not_measured():
-    assert str(promise.at_most("ratio", 1.2, 1.1)) == "ratio: 1.20 x - missed"
-    assert str(promise.at_most("ratio", None, 1.1)) == "ratio: nothing - not measured"
-    assert str(promise.all_within("errors", 0.1, [0.05, None, -0.08])) == "errors: 2 of 2 plans, worst -8% - met"
-    assert promise.all_within("errors", 0.05, [0.05, -0.08]).met is False
 
 
 def test_other_settings_are_refused_and_the_same_are_not(tmp_path):
