@@ -5,8 +5,7 @@
    compares seconds that lie beside each other, not minutes. Several runs, each with ranks that were started anew.
 3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
    as a step would last. So a machine without a GPU shows what a GPU would find.
-4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended, and
-   once more by tf.data itself.
+4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended.
 5. Every rank has the same cores at any number of ranks.
 """
 
@@ -23,8 +22,8 @@ from lms3d import cli
 from lms3d.device import machine
 from lms3d.experiments.feeding import alone, results, timeline
 from lms3d.experiments.feeding.results import ALONE, DEVICE, TRAINING
-from lms3d.experiments.feeding.study import Study, add_options
-from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness import command, page, rank_study
+from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import BUSY_SECONDS
 from lms3d.experiments.harness.store import Record
 from lms3d.experiments.profiling.lanes import Trace
@@ -53,11 +52,11 @@ _NOTES = """\
 Images/s: of all ranks together, the median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
 nothing. With one core for each of N ranks new / old is therefore about N, hardly more; with more cores it grows with them.
 Device waits: time in next(iterator) / time of the steps, the mean over the ranks; each step has ended before the next batch is
-asked for, so nothing hides this wait. If no network trains, the device sleeps for the time of a step. By tf.data: the same
-wait from its own iterator op, in steps of their own under the profiler.
+asked for, so nothing hides this wait. If no network trains, the device sleeps for the time of a step.
 Cores in use: CPU time / time, of all ranks; while training on a CPU the network's cores are among them.
 Ratios are those of windows of the same round (least to most); runs: the median of each run, of ranks that were started anew;
-found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less.
+found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less;
+others: the cores that these took meanwhile.
 Shards are in the page cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
 
 
@@ -70,7 +69,7 @@ def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
     free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank", "timelines")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
-    study = Study.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
+    study = RankStudy.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
     if options.timelines:
         _timelines(study, options, typed)
         return
@@ -80,7 +79,7 @@ def _study(options: argparse.Namespace, typed: str) -> None:
     study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, typed))
 
 
-def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
+def _timelines(study: RankStudy, options: argparse.Namespace, typed: str) -> None:
     """Profiles of some steps with each order; timelines.md, .csv and .png."""
     from lms3d.experiments.feeding.images import shards_of
 
@@ -105,7 +104,7 @@ def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
     print(f"written: {study.output}")
 
 
-def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
+def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind, on shards that are there."""
     from lms3d.experiments.feeding.images import shards_of
 
@@ -115,7 +114,7 @@ def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[...
 
 
 def _alone(
-    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
 ) -> Record:  # fmt: skip
     cores = study.cores_per_rank and study.cores_per_rank * ranks
     return alone.measure(
@@ -126,17 +125,17 @@ def _alone(
 
 
 def _training(
-    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
 ) -> Record:  # fmt: skip
     asked = {
         "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
         "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
         "precision": options.precision,
     }  # fmt: skip
-    return study.launch("training_rank", kind, asked, ranks, left)
+    return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
 
 
-def _report(study: Study, options: argparse.Namespace, typed: str) -> list[str]:
+def _report(study: RankStudy, options: argparse.Namespace, typed: str) -> list[str]:
     """Writes CSV and figure of what there is, and returns the sections of report.md."""
     from lms3d.experiments.feeding import figure
 
@@ -179,8 +178,9 @@ def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> s
 def _parser() -> cli.Parser:
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
-    add_options(parser, "input-pipeline")
+    rank_study.add_options(parser, "input-pipeline")
     add, count = parser.add_argument, cli.whole(1)
+    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     add("--kinds", choices=tuple(results.KINDS), nargs="+", default=list(results.KINDS), help="what (default: all)")
     add("--orders", choices=ORDERS, nargs="+", default=list(ORDERS), help="which orders (default: all)")
     add("--batch-size", type=count, metavar="N", default=32, help="images a batch and rank (default: 32)")

@@ -13,7 +13,6 @@ from lms3d.ranks.world import World
 
 LEAD_STEPS = 3
 """Before a lap: buffers fill, tf.data tunes itself."""
-PROFILED_STEPS = 3
 
 
 def main(arguments: list[str]) -> int:
@@ -34,26 +33,22 @@ def _rounds(asked: dict[str, Any], world: World) -> dict[str, Any]:
 
 def _one(order: str, step: Any, asked: dict[str, Any], world: World) -> dict[str, Any]:
     """A lap of all ranks on a fresh iterator, so that nothing was made in the turns of other orders."""
-    from lms3d.experiments.feeding import loop, wait
+    from lms3d.experiments.feeding import loop
 
     batches = iter(_dataset(order, asked, world))
     loop.lap(batches, step, LEAD_STEPS)
     world.wait()
     lap = loop.lap(batches, step, asked["steps"])
-    own = wait.waiting_share(lambda: loop.lap(batches, step, PROFILED_STEPS))
-    return together(world.everyone((lap, own)), asked["batch_size"])
+    return together(world.everyone(lap), asked["batch_size"])
 
 
-def together(found: list[tuple[Any, float | None]], batch_size: int) -> dict[str, Any]:
-    """The sums and means over the ranks. found: the lap of each, and tf.data's own share of waiting."""
-    laps = [lap for lap, _ in found]
-    own = [share for _, share in found if share is not None]
+def together(laps: list[Any], batch_size: int) -> dict[str, Any]:
+    """The sums and means over the laps of all ranks."""
     waiting = [lap.waited_seconds / lap.seconds for lap in laps]
     return {
         "images_per_second": sum(lap.steps * batch_size / lap.seconds for lap in laps),
         "waiting": sum(waiting) / len(waiting),
         "waiting_most": max(waiting),
-        "waiting_by_tf_data": sum(own) / len(own) if own else None,
         "cores": sum(lap.cpu_seconds / lap.seconds for lap in laps),
     }
 

@@ -86,6 +86,7 @@ class Records(Store):
             return None
         record = {**made, "name": name, "busy": busy, "wall_seconds": time.monotonic() - started}
         write_json(path, record)
+        self._say(f"{name}: measured in {format_seconds(record['wall_seconds'])}")
         return record
 
     def found(self, kind: str) -> list[Record]:

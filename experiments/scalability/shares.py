@@ -51,11 +51,6 @@ class Account:
         """Epochs of the stream in a counted epoch: 14 steps of 16 samples are 0.982 passes over 228."""
         return 1.0 if self.distribution == FIXED else self.steps / self.needed_steps
 
-    def steps_of(self, passes: int) -> int:
-        """Whole steps for that many passes."""
-        places = self.ranks * self.batch
-        return passes * self.steps if self.distribution == FIXED else -(-passes * self.samples // places)
-
 
 def fixed_shares(samples: int, ranks: int, batch: int = 1) -> Account:
     """`subjects[rank::size]`: each rank takes as many steps as the one with the largest share."""
