@@ -32,7 +32,7 @@ examples:
   python -m experiments.cluster_comparison bare-metal/result.json kubernetes/result.json
   python -m experiments.cluster_comparison a/result.json b/result.json --labels "bare metal" Kubernetes --output comparison
 
-writes into --output: comparison.csv, comparison.png, comparison.md
+writes into --output: comparison.csv, comparison.md
 exit codes: 0 done, 2 wrong option or file"""
 
 _NOTES = """\
@@ -88,7 +88,6 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     found = pairs(a, b)
     output = writable_folder(Path(options.output).expanduser(), "--output")
     write_csv(found, output / "comparison.csv")
-    draw(found, labels, output / "comparison.png", _work(a))
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
@@ -166,37 +165,6 @@ def write_csv(found: Sequence[Pair], path: Path) -> None:
         for a, b in [(pair.a, pair.b)]
     ]  # fmt: skip
     table.write_csv(path, COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows], "{:.6g}".format)
-
-
-def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
-    """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
-    from lms3d.experiments.harness.figure import legend_below
-    from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, plain, plt, save
-
-    kinds = list(dict.fromkeys(pair.a.data for pair in found))
-    figure, axes = plt.subplots(1, len(kinds), figsize=(5.4 * len(kinds), 4.4), layout="constrained", squeeze=False)
-    for axis, kind in zip(axes[0], kinds, strict=True):
-        these = [pair for pair in found if pair.a.data == kind]
-        for shift, colour, label, points in (
-            (-0.2, BLUE, labels[0], [pair.a for pair in these]), (0.2, ORANGE, labels[1], [pair.b for pair in these]),
-        ):  # fmt: skip
-            axis.bar(
-                [place + shift for place in range(len(these))], [point.speed.mean for point in points], 0.38, color=colour,
-                yerr=[point.speed.std or 0.0 for point in points], label=label, capsize=3, ecolor=GREY,
-            )  # fmt: skip
-        for place, pair in enumerate(these):
-            top = max(point.speed.mean + (point.speed.std or 0.0) for point in (pair.a, pair.b))
-            axis.annotate(
-                _percent(pair), (place, top), (0, 5), textcoords="offset points", ha="center", fontsize=9,
-                color=GREY if pair.is_told_apart is False else "black",
-            )  # fmt: skip
-        axis.set_xticks(range(len(these)), [str(pair.a.ranks) for pair in these])
-        axis.set(title=KINDS.get(kind, kind).capitalize(), xlabel="ranks", ylabel="images/s, all ranks together")
-        axis.margins(y=0.14)
-        plain(axis)
-    legend_below(figure, axes[0])
-    figure.suptitle(title)
-    return save(figure, path)
 
 
 def _speed(point: Point) -> str:

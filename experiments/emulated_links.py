@@ -4,7 +4,7 @@
    machine stands to its own (`experiments.links.machines`, with the sources). Steps, limits and plans are real.
 2. The step without LMS, which sets those rates, is measured first; the rates are kept with the output.
 3. As in `experiments.lms_overhead` every part is a process under a hard limit, and ratios are taken side by side.
-4. A link that is faster than this machine copies is not emulated: its rows say "model only" and hold what the planner predicts.
+4. A link that is faster than this machine copies is not emulated: `lms3d.plan --machine` simulates steps behind it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _NOTES = f"""\
 {results.NOTES}
 Achieved: bytes / seconds in which a transfer was asked for and had not ended. Copies' processor time: what the copies of a step
 took of this processor, and their share of the processor time of the whole step; a device would copy by itself, so that the ratio
-behind a real link is lower by up to as much. Model only: the link needs more than {study.REACHED:.0%} of what one thread copies
-here; the prediction is for copies that cost the processor nothing. Swapped bytes lie in the memory of the process. Recomputation
+behind a real link is lower by up to as much. Swapped bytes lie in the memory of the process. Recomputation
 moves no bytes: its rows are the same for every link."""
 
 
@@ -56,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     store.remember({"model": options.model, "steps": options.steps}, output)
-    wanted = Wanted(
-        model=options.model, resolutions=options.resolutions, sweep_resolution=min(options.resolutions), steps=options.steps
-    )  # fmt: skip
+    wanted = Wanted(model=options.model, resolutions=options.resolutions, steps=options.steps)
     shares = [*options.shares, *([FLOOR] if options.floor else [])]
     bench = Bench(output, minutes=options.minutes, again=options.again)
     try:

@@ -46,7 +46,7 @@ examples:
   python -m experiments.gpu_case_study --minutes 20 --output runs/gpu-case-study      # go on
   python -m experiments.gpu_case_study --rehearse       # on a processor, at toy size: does every section run?
 
-writes into --output: report.md, gpu_case_study.csv, gpu_case_study.png, sections/, parts/, logs/
+writes into --output: report.md, gpu_case_study.csv, sections/, parts/, logs/
 exit codes: 0 done or out of time (run again to go on), 1 a section failed (the page says why), 2 no GPU or wrong option,
 130 interrupted (run again to go on)"""
 

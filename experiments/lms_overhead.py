@@ -37,15 +37,15 @@ Each part is saved as it finishes; started again with the same --output only wha
 _EPILOG = """\
 examples:
   python -m experiments.lms_overhead --minutes 25
-  python -m experiments.lms_overhead --resolutions 96 --only limits sweep
+  python -m experiments.lms_overhead --resolutions 96 --only limits times
   python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
   python -m experiments.lms_overhead --over-resolution         # one limit, rising resolutions: the case study's figure
 
 groups of --only: times (LMS at --limits, and at 50 % and 35 % of the smallest limit without it, which is found first), limits
 (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may have other work), tries
-(whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12
-limits x 3 models at a small size; not timed), curve (LMS at more limits)
-writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv, .md and .png
+(whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), curve (LMS at
+more limits)
+writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv and .md
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = f"""\
@@ -69,7 +69,6 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     wanted = schedule.Wanted(
         model=options.model,
         resolutions=options.resolutions or usual,
-        sweep_resolution=options.sweep_resolution,
         limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [1 << 30] if rising else [])],
         steps=options.steps,
         copied=not on_gpu,
@@ -92,11 +91,10 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 
 def write_over_resolution(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
-    """Writes CSV, figure and over_resolution.md of what there is, and returns the text."""
+    """Writes CSV and over_resolution.md of what there is, and returns the text."""
     limit_mib, output = wanted.limits_mib[0], bench.folder
     found = over_resolution.rows(bench, wanted, limit_mib)
     write_csv(output / "over_resolution.csv", over_resolution.COLUMNS, found)
-    over_resolution.draw(found, output / "over_resolution.png")
     title = f"# The cost of a hard limit of {format_size(limit_mib * MIB)} over the resolution: {wanted.model}"
     sections = [title, over_resolution.table(found), over_resolution.NOTES, _conditions(bench.found(), typed)]
     return page.write(output / "over_resolution.md", [*sections, *page.gaps(bench)])
@@ -114,7 +112,6 @@ def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
     sections = ["# What training in less memory costs"]
     for here in compared:
         sections += [f"## {here.model} at {here.resolution}³", here.table(), here.smallest_limits(), here.same_bits()]
-    sections += [results.sweep_table(found, wanted.sweep_resolution)] if "sweep" in wanted.groups else []
     return page.write(output / "report.md", [*sections, _NOTES, _conditions(found, typed), *page.gaps(bench)])
 
 
@@ -138,7 +135,6 @@ def _parser() -> cli.Parser:
     add("--over-resolution", action="store_true", default=False, help=rising)
     add("--steps", type=cli.whole(1), metavar="N", default=5, help="measured steps of a part (default: 5)")
     add("--only", choices=schedule.GROUPS, nargs="+", default=schedule.GROUPS, help="groups of parts (default: all)")
-    command.add_resolution(parser, 64, option="--sweep-resolution", what="size of the sweep's volumes")
     command.add_minutes(parser)
     command.add_again(parser)
     command.add_output(parser, None, "overhead-MODEL")

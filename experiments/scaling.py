@@ -41,7 +41,7 @@ examples:
   python -m experiments.scaling --ranks 1 2 4 8 --task chexnet --data ~/ChestX-ray14 -- --batch-size 64 --no-lms
   python -m experiments.scaling --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/BraTS2020 --resolution 192
 
-writes into --output: scaling.csv, scaling.png, report.md, result.json (for experiments.cluster_comparison), model.csv,
+writes into --output: scaling.csv, report.md, result.json (for experiments.cluster_comparison), model.csv,
 probe.json; runs/, logs/, parts/
 exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
@@ -112,15 +112,12 @@ def _write_model(output: Path) -> None:
 
 
 def _report(study: RankStudy, label: str, typed: str) -> list[str]:
-    """Writes CSV, figure and result.json of what there is, and returns the sections of report.md."""
-    from lms3d.experiments.scalability import figure
-
+    """Writes CSV and result.json of what there is, and returns the sections of report.md."""
     output, cores, records = study.output, study.cores_per_rank, study.found((STRONG, WEAK))
     found = [Measurement.of(record) for record in records]
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
     link = known.link if known else None
     table.write_csv(found, link, output / "scaling.csv")
-    figure.draw(found, link, output / "scaling.png")
     if found:
         write_json(output / "result.json", result.content(found, label, typed))
     sections = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]

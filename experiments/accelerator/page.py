@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
-from lms3d.experiments.accelerator import figure, tables
+from lms3d.experiments.accelerator import tables
 from lms3d.experiments.accelerator.card import Card
 from lms3d.experiments.accelerator.sections import SECTIONS, Section
 from lms3d.experiments.accelerator.study import DONE, FAILED, State, Study
@@ -21,12 +20,11 @@ back."""
 
 
 def write(study: Study, card: Card, typed: str) -> str:
-    """Writes report.md and the figure, and returns the text."""
-    drawn = figure.draw(study.trainings.found, study.scale, study.folder / "gpu_case_study.png")
-    return page.write(study.folder / "report.md", _sections(study, card, typed, drawn))
+    """Writes report.md, and returns the text."""
+    return page.write(study.folder / "report.md", _sections(study, card, typed))
 
 
-def _sections(study: Study, card: Card, typed: str, drawn: Path | None) -> Iterator[str]:
+def _sections(study: Study, card: Card, typed: str) -> Iterator[str]:
     found = study.trainings.found.values()
     yield f"# The GPU case study{' (rehearsal)' if study.rehearsed else ''}"
     if study.rehearsed:
@@ -42,8 +40,6 @@ def _sections(study: Study, card: Card, typed: str, drawn: Path | None) -> Itera
     yield markdown(["section", "", "why not", "time"], rows)
     for section in SECTIONS:
         yield f"## {section.title}\n\n{_body(study, section)}"
-    if drawn is not None:
-        yield f"![What a limit costs, and the largest cubes]({drawn.name})"
     yield tables.NOTES
 
 

@@ -7,7 +7,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +19,6 @@ from lms3d.experiments.harness.child import Child, ChildFailed
 from lms3d.experiments.harness.part import Part, Result
 from lms3d.experiments.harness.store import Store
 from lms3d.units import format_seconds
-
-SIDE_BY_SIDE = 2
-"""How many parts that are not timed run at a time. Most of their seconds are tracing, on one core."""
 
 LEAST_PATIENCE_SECONDS = 900.0  # a plan that runs out of memory is made again, up to five times
 CROWDED_SHARE = 1 / 3
@@ -77,11 +73,6 @@ class Bench(Store):
         self.results[part.name] = result
         self._say(f"{part.title}: {describe(result)}")
         return result
-
-    def measure_all(self, some: Sequence[Part]) -> list[Result]:
-        """The results of parts that are not timed, some at a time; of those that there was time for."""
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            return [result for result in pool.map(self.measure, some) if result is not None]
 
     def found(self) -> list[Result]:
         """All results: those of earlier runs in the same folder, too, unless they are to be run again."""

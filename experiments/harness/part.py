@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from lms3d.atomic_files import write_json
-from lms3d.experiments.harness.methods import NONE, PREDICTION
+from lms3d.experiments.harness.methods import COMPILED, NONE, PREDICTION, UNCOMPILED
 
 MIB = 1 << 20
 
@@ -22,7 +22,6 @@ class Part:
     timed: before each of its `steps` another process takes a step without LMS, so that each ratio is to a step just before. A
     part that is not timed only tells whether it trains, and what it needs.
     link: the word of an emulated link (`experiments.links.link`) that LMS swaps through; empty: the machine's own swap tier.
-    planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
     filters: channels of each level of the network; empty: its own. precision: a Keras dtype policy. deterministic: only kernels
     that give the same bits in each run (a GPU has others). repeat: the number of this part among several of the same.
     profiled: steps under TensorFlow's profiler, after the measured ones. workspace_mib: cuDNN's limit; None: what lms3d chooses.
@@ -37,7 +36,6 @@ class Part:
     steps: int = 4
     timed: bool = True
     link: str = ""
-    planned: bool = False
     baseline_limit_mib: int | None = None
     """A large hard limit for the neighbour, so that both take memory from the same allocator; None: no limit."""
     filters: tuple[int, ...] = ()
@@ -50,8 +48,9 @@ class Part:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Part:
-        """The part in values from JSON, which has no tuples."""
-        return cls(**{**values, "filters": tuple(values.get("filters", ()))})
+        """The part in values from JSON, which has no tuples; fields of earlier versions are left out."""
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        return cls(**{**known, "filters": tuple(values.get("filters", ()))})
 
     @property
     def limit_bytes(self) -> int | None:
@@ -60,7 +59,7 @@ class Part:
     @property
     def trains(self) -> bool:
         """Whether steps are run."""
-        return self.method != PREDICTION and not self.planned
+        return self.method != PREDICTION
 
     @property
     def name(self) -> str:
@@ -70,7 +69,7 @@ class Part:
         against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
         method = self.method.replace(" ", "_")
         link = f"-{self.link.replace('/', '')}" if self.link else ""
-        named = f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
+        named = f"{self.model}-{self.resolution}-{method}{limit}{link}{tried}{against}"
         return "-".join([named, *self._unusual()]).replace(" ", "_")
 
     @property
@@ -78,7 +77,7 @@ class Part:
         """The part in words, for the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         link = f" over {self.link}" if self.link else ""
-        plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
+        plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}"
         return ", ".join([plain, *self._unusual()])
 
     def _unusual(self) -> list[str]:
@@ -95,9 +94,8 @@ class Part:
 
     def baseline(self) -> Part:
         """The neighbour that it is compared with."""
-        return replace(
-            self, method=NONE, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="", planned=False
-        )
+        method = UNCOMPILED if self.method == COMPILED else NONE
+        return replace(self, method=method, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="")
 
 
 @dataclass(frozen=True, kw_only=True)

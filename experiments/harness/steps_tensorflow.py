@@ -24,7 +24,6 @@ import numpy as np
 from lms3d import LMS
 from lms3d.data import stream
 from lms3d.device import memory, startup
-from lms3d.engine.prediction import does_not_fit
 from lms3d.engine.tensorflow import speeds
 from lms3d.engine.tiers.base import COUNTERS
 from lms3d.experiments.architectures import NETWORKS
@@ -180,12 +179,9 @@ def main() -> None:
 
 def build(part: Part) -> keras.Model:
     """Compiled, the optimiser built: nothing is made for the first time inside a step."""
-    if part.model == "resnet50":
-        side = part.resolution
-        model = keras.applications.ResNet50(weights=None, input_shape=(side, side, 3), classes=10)
-        loss: Any = keras.losses.SparseCategoricalCrossentropy()
-    elif part.model in NETWORKS:
-        model, loss = NETWORKS[part.model].build(part.resolution), "mse"
+    loss: Any = "mse"
+    if part.model in NETWORKS:
+        model = NETWORKS[part.model].build(part.resolution)
     else:
         own = {"filters": part.filters} if part.filters else {}
         model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,), **own)
@@ -256,7 +252,7 @@ def _tier(part: Part) -> type[LinkTier] | None:
         return None
     from lms3d.experiments.links.tier import register
 
-    return register(Link.parse(part.link), costs_nothing=part.planned)
+    return register(Link.parse(part.link))
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
@@ -283,22 +279,8 @@ def _arguments(method: str) -> dict[str, Any] | None:
 
 def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
     """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
-    tier, asked = _tier(part), dict(_arguments(part.method) or {})
-    if tier is not None:
-        asked["tier"] = tier.name
-    # Without one: far above what it needs. The plan is empty, and both smallest limits are those of a pool with a hard limit.
-    limit = part.limit_mib * MIB if part.limit_mib else 1 << 40
-    # A limit that is too small raises DoesNotFit, which names the floor.
-    planned = plan_step(
-        model,
-        _specification(_batch(part, model)),
-        memory_limit=limit,
-        with_floor=part.method == methods.PREDICTION,
-        at_floor=False,
-        **asked,
-    )
-    if planned.report.predicted_peak_bytes > limit:
-        raise does_not_fit(limit, planned.report.smallest_limit_bytes, planned.report.unedited_limit_bytes)
+    # Far above what it needs: the plan is empty, and both smallest limits are those of a pool with a hard limit.
+    planned = plan_step(model, _specification(_batch(part, model)), memory_limit=1 << 40, at_floor=False)
     report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}
     return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}
 
@@ -310,7 +292,7 @@ def _specification(arrays: Iterable[np.ndarray]) -> tuple[tf.TensorSpec, ...]:
 def _batch(part: Part, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     if part.model in NETWORKS:
         return batches.noise((part.batch, *model.input_shape[1:]), (part.batch, *model.output_shape[1:]))
-    return batches.images(part.resolution) if part.model == "resnet50" else batches.volumes(part.resolution)
+    return batches.volumes(part.resolution)
 
 
 def _dataset(arrays: Iterable[np.ndarray]) -> tf.data.Dataset:

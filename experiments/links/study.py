@@ -48,7 +48,13 @@ class LinkSchedule:
     def run(self) -> None:
         """Measures all that is missing, the most important first."""
         rates = self._rates()
-        known = [rates[name] for name in self.links] if rates else []
+        known = [rates[name] for name in self.links if rates[name]["reached"]] if rates else []
+        for name in self.links if rates else ():
+            if not rates[name]["reached"]:
+                self.bench.skip(
+                    f"{machines.title(name)}: {rates[name]['word']} here is more than {REACHED:.0%} of what one thread copies; "
+                    "`lms3d.plan --machine` says what a step would come to there"
+                )
         for part in self._parts(None, known, UNLIMITED):
             self.bench.measure(part)
         for share in self.shares if rates else ():
@@ -66,7 +72,7 @@ class LinkSchedule:
                 moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
                 yield Part(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
-                    steps=self.wanted.steps, link=rate["word"] if moves else "", planned=moves and not rate["reached"],
+                    steps=self.wanted.steps, link=rate["word"] if moves else "",
                 )  # fmt: skip
 
     def _limit_mib(self, share: float) -> int | None:

@@ -23,8 +23,6 @@ SHARE = (LOW / HIGH) ** 3
 """0.42: what fits at 144^3 is that share of what 192^3 needs."""
 LARGEST = 256
 PLANNERS = {"lms3d": "hybrid", "TFLMS auto-tune": "tflms"}
-AIMS = {published.AC922: 1.10, published.X86: 1.6}
-"""Machine -> how long a step under our plan may take at 192^3, relative to one without LMS."""
 
 
 @dataclass(frozen=True, kw_only=True)

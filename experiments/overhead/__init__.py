@@ -1,5 +1,5 @@
 """The rooms of `experiments.lms_overhead` and `experiments.emulated_links`.
 
-schedule   which parts, in which order; smallest limits          over_resolution   one limit, rising resolutions: table, PNG
+schedule   which parts, in which order; smallest limits          over_resolution   one limit, rising resolutions: table
 results    results -> tables, CSV                                figure            results -> PNG
 """

@@ -53,9 +53,7 @@ def _tensors(axis: plt.Axes, here: Comparison, link: str) -> None:
         look = "-" if method in JOINED else ""
         draw_ratios(axis, measured, method, method, linestyle=look)
         if link:
-            predicted = [
-                (share, q) for share, r in mine if r.outcome in ("trained", "predicted") and (q := r.predicted_ratio())
-            ]
+            predicted = [(share, q) for share, r in mine if r.trained and (q := r.predicted_ratio())]
             draw_ratios(
                 axis, predicted, f"{method}, predicted", method, with_values=not measured, linestyle=":", markerfacecolor="none"
             )  # fmt: skip

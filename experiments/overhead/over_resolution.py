@@ -9,11 +9,9 @@ The ratio leaves out that a larger volume takes longer by itself; per voxel leav
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from lms3d.experiments.harness import methods, published
@@ -110,41 +108,3 @@ def _cells(row: Row) -> list[str]:
         row["outcome"], cell(row["step_seconds"], format_seconds), cell(row["without_seconds"], format_seconds),
         cell(row["ratio"], ".2f"), cell(row["per_voxel"], ".2f"), cell(swapped, format_size), row["slabs"],
     ]  # fmt: skip
-
-
-def draw(found: Sequence[Row], path: Path) -> Path | None:
-    """The ratio over the resolution factor, a line for each method; beside it the time per voxel. None: no ratio to draw."""
-    from lms3d.experiments.harness.figure import STYLE, legend_below
-    from lms3d.scoring.figures.style import GREY, plain, plt, save
-
-    drawn = [row for row in found if row["ratio"]]
-    if not drawn:
-        return None
-    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4), layout="constrained", sharex=True)
-    for method in dict.fromkeys(row["method"] for row in drawn):
-        colour, marker = STYLE[method]
-        these = [row for row in drawn if row["method"] == method]
-        look = {
-            "color": colour,
-            "marker": marker,
-            "linestyle": "--" if method == methods.COPIED else "-",
-            "label": method,
-        }
-        factors = [row["resolution_factor"] for row in these]
-        axes[0].plot(factors, [row["ratio"] for row in these], **look)
-        axes[1].plot(factors, [row["per_voxel"] or math.nan for row in these], **look)
-    for marker, (name, (factor, per_voxel)) in zip("*P", case_study().items(), strict=True):
-        axes[1].plot(
-            factor, per_voxel, marker, color=GREY, markersize=10, label=f"case study: {name}, factor to 144$^3$"
-        )
-    sides = sorted({(row["resolution_factor"], row["resolution"]) for row in drawn})
-    for axis in axes:
-        axis.set_xticks([factor for factor, _ in sides], [f"{factor:.2g}\n{side}$^3$" for factor, side in sides])
-        axis.set_xlabel("resolution factor")
-        axis.axhline(1, color=GREY, linewidth=0.8)
-        axis.set_ylim(0, 1.08 * axis.dataLim.y1)  # markers stay inside
-        plain(axis)
-    axes[0].set_ylabel("step time / step time without LMS")
-    axes[1].set_ylabel("time per voxel (1: smallest, no LMS)")
-    legend_below(figure, axes[1:], 3, fontsize=8)
-    return save(figure, path)

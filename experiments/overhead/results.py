@@ -3,7 +3,7 @@ TensorFlow here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from lms3d.experiments.harness import methods, table
 from lms3d.experiments.harness.part import MIB, Result, smallest_mib
 from lms3d.experiments.harness.table import cell
 from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
-from lms3d.experiments.overhead.schedule import SWEEP_MODELS, SWEEP_STEPS
 from lms3d.units import format_seconds, format_size
 
 ORDER = (
@@ -25,8 +24,6 @@ COLUMNS = (
     "recomputed_ops", "slabs", "out_bytes_per_second", "in_bytes_per_second", "copy_processor_seconds", "copy_share",
     "planning_seconds", "recoveries", "loss", "digest", "wall_seconds", "detail",
 )  # fmt: skip
-SWEEP_HEAD = ("model", "hard limit", "result", "predicted peak", "measured peak", "predicted / measured", "recoveries")
-MODEL_ONLY = "model only"
 NOTES = """\
 Step: the median. x no LMS: the median over the steps of (seconds / seconds of a step without LMS, taken just before in another
 process; before and after, if that process would hold more than a third of the machine's memory). Share: the limit, or the peak if
@@ -51,7 +48,7 @@ class Comparison:
 
     @property
     def links(self) -> list[str]:
-        """The links that something was measured or predicted over."""
+        """The links that something was measured over."""
         words = {r.part.link for r in self.results}
         return [name for name, rate in self.rates.items() if isinstance(rate, dict) and rate["word"] in words]
 
@@ -96,7 +93,7 @@ class Comparison:
             ("with LMS, read in place", methods.LMS),
         ):
             limit, failed = self.smallest_mib(method), self.failed_mib(method)
-            share = cell(self.share(None if limit is None else limit * MIB), ", {:.1%}".format)
+            share = "" if method == methods.NONE or limit is None else cell(self.share(limit * MIB), ", {:.1%}".format)
             below = cell(failed, ", {:,} fails".format)
             found.append(f"{what} " + ("not measured" if limit is None else f"{limit:,} MiB{share}{below}"))
         return f"Smallest limits that trained: {'; '.join(found)}."
@@ -111,9 +108,9 @@ class Comparison:
         return f"Weights after three steps: {same} {len(digests)} runs that slice nothing."
 
 
-def memory_bytes(result: Result) -> float | None:
-    """What a method takes: the hard limit that it was given, else the allocator's peak, which is predicted if nothing ran."""
-    return result.part.limit_bytes or result.peak_bytes or result.report.get("predicted_peak_bytes")
+def memory_bytes(result: Result) -> int | None:
+    """What a method takes: the hard limit that it was given, else the allocator's peak."""
+    return result.part.limit_bytes or result.peak_bytes
 
 
 def copy_share(result: Result) -> float | None:
@@ -123,8 +120,7 @@ def copy_share(result: Result) -> float | None:
 
 
 def _outcome(result: Result) -> str:
-    outcome = MODEL_ONLY if result.outcome == "predicted" else result.outcome
-    return outcome + (f", {result.recoveries} recoveries" if result.recoveries else "")
+    return result.outcome + (f", {result.recoveries} recoveries" if result.recoveries else "")
 
 
 def _predicted(value: float | None, error: float | None, form: Callable[[float], str]) -> str:
@@ -146,9 +142,7 @@ SHOWN: dict[str, Callable[[Comparison, Result], str]] = {
     "predicted x": lambda here, r: cell(r.predicted_ratio(), ".2f"),
     "bound": lambda here, r: cell(r.predicted_ratio("lower_bound_seconds"), ".2f"),
     "predicted step": lambda here, r: (
-        _predicted(r.report.get("predicted_step_seconds"), r.seconds_error, format_seconds)
-        if r.part.timed or r.part.planned
-        else ""
+        _predicted(r.report.get("predicted_step_seconds"), r.seconds_error, format_seconds) if r.part.timed else ""
     ),
     "peak": lambda here, r: cell(r.peak_bytes, format_size),
     "predicted peak": lambda here, r: _predicted(r.report.get("predicted_peak_bytes"), r.peak_error, format_size),
@@ -163,37 +157,6 @@ SHOWN: dict[str, Callable[[Comparison, Result], str]] = {
 """The columns of the tables: name -> what stands there."""
 
 
-def swept(results: Iterable[Result], resolution: int) -> list[Result]:
-    """The results of the sweep, whose cubes have sides that follow from `resolution`, by model and limit."""
-    sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
-    found = [
-        r
-        for r in results
-        if r.part.method == methods.LMS
-        and not r.part.timed
-        and r.part.resolution == sides.get(r.part.model)
-        and r.part.warm_up + r.part.steps == SWEEP_STEPS
-    ]
-    return sorted(found, key=lambda r: (r.part.model, r.part.limit_mib or 0))
-
-
-def sweep_table(results: Sequence[Result], resolution: int) -> str:
-    """A section of Markdown with every run of the sweep, and how many of them kept to their first plan."""
-    found = swept(results, resolution)
-    rows = [
-        [
-            f"{r.part.model} {r.part.resolution}", cell(r.part.limit_bytes, format_size), r.outcome,
-            cell(r.report.get("predicted_peak_bytes"), format_size), cell(r.peak_bytes, format_size),
-            cell(r.peak_error, lambda error: f"{1 + error:.2f}"), str(r.recoveries),
-        ]
-        for r in found
-    ]  # fmt: skip
-    trained = [r for r in found if r.trained]
-    first = sum(r.recoveries == 0 for r in trained)
-    count = f"{len(found)} runs: {len(trained)} trained, {first} of them with the first plan."
-    return f"## Sweep from floor to fit\n\n{table.markdown(SWEEP_HEAD, rows)}\n\n{count}"
-
-
 def write_csv(places: Iterable[tuple[Comparison, str]], path: Path) -> None:
     """A row for each result of each comparison over each of the links that it is paired with; "" is the machine's own tier."""
     table.write_csv(path, COLUMNS, [_record(here, r, link) for here, link in places for r in here.over(link)])
@@ -203,7 +166,6 @@ def _record(here: Comparison, r: Result, link: str) -> dict[str, object]:
     return r.record() | {
         "link": link, "rate": here.word(link), "steps": r.part.warm_up + r.part.steps,
         "limit_share": here.share(r.part.limit_bytes), "peak_share": here.share(r.peak_bytes),
-        "outcome": MODEL_ONLY if r.outcome == "predicted" else r.outcome,
         "bound_ratio": r.predicted_ratio("lower_bound_seconds"), "out_bytes_per_second": r.bytes_per_second("out"),
         "in_bytes_per_second": r.bytes_per_second("in"), "copy_processor_seconds": r.traffic.get(COPY_SECONDS),
         "copy_share": copy_share(r),

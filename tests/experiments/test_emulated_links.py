@@ -94,9 +94,9 @@ def rows(tmp_path, name: str = "links.csv") -> list[dict[str, str]]:
 
 
 def test_every_method_is_measured_at_every_share_over_every_link(tmp_path, child):
-    assert run(tmp_path) == 0
+    assert run(tmp_path, "--emulate-link", "pcie3", "pcie5") == 0
     found = {(row["link"], row["method"], row["limit_mib"]) for row in rows(tmp_path) if row["limit_mib"]}
-    links = ("pcie3", "nvlink2", "pcie5", "c2c")
+    links = ("pcie3", "pcie5")
     limits = {row["limit_mib"] for row in rows(tmp_path)} - {""}
     free = {(row["link"], row["method"]) for row in rows(tmp_path) if not row["limit_mib"]}
     assert free == {(link, method) for link in links for method in study.UNLIMITED}
@@ -105,7 +105,7 @@ def test_every_method_is_measured_at_every_share_over_every_link(tmp_path, child
     recomputed = [part for part in child.made if part.method == methods.RECOMPUTE_CHEAP]
     assert len(recomputed) == len(limits) + 1  # one for all links
     text = (tmp_path / "out/report.md").read_text()
-    assert text.count("### ") == 4
+    assert text.count("### ") == 2
     assert (tmp_path / "out/links.png").stat().st_size > 10_000
 
 
@@ -124,14 +124,12 @@ def test_a_row_states_what_was_predicted_reached_and_taken_by_copies(tmp_path, c
     assert line.endswith("| 0.90 GB/s, 0.90 GB/s | 200 ms (5%) |")
 
 
-def test_links_that_are_too_fast_are_predicted_only(tmp_path, child):
+def test_links_that_are_too_fast_are_skipped(tmp_path, child):
     assert run(tmp_path, "--emulate-link", "pcie3", "c2c", "--shares", "0.5", "--no-floor") == 0
-    outcomes = {(row["link"], row["method"]): row["outcome"] for row in rows(tmp_path)}
-    assert outcomes["c2c", methods.LMS] == "model only"
-    assert outcomes["pcie3", methods.LMS] == outcomes["c2c", methods.RECOMPUTE_CHEAP] == "trained"
-    planned = [part for part in child.made if part.planned]
-    assert [part.method for part in planned] == [methods.SWAP_ALL, methods.LMS, methods.TFLMS, methods.SWAP_ALL]
-    assert next(row for row in rows(tmp_path) if row["outcome"] == "model only")["ratio"] == ""
+    assert {row["link"] for row in rows(tmp_path)} == {"pcie3"}
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Skipped:\n- GH200, NVLink-C2C: " in text
+    assert "is more than 50% of what one thread copies; `lms3d.plan --machine` says" in text
 
 
 def test_the_floor_is_that_of_copies_beside_that_of_reading_in_place(tmp_path, child):
@@ -161,7 +159,7 @@ def test_rates_stay_and_nothing_is_run_twice(tmp_path, child, monkeypatch):
 
 
 def test_what_there_is_no_time_for_is_listed(tmp_path, child):
-    assert run(tmp_path, "--minutes", "0.1") == 0
+    assert run(tmp_path, "--minutes", "1e-9") == 0
     assert "Skipped:" in (tmp_path / "out/report.md").read_text()
 
 

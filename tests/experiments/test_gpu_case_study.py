@@ -124,7 +124,6 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "| 192³, LMS | 5.00 GiB | 1.17 GiB | 1.22 GiB | -4% | 500 ms | 450 ms | +11% |" in section_of(
         text, "Predicted and measured"
     )
-    assert (tmp_path / "gpu_case_study.png").stat().st_size > 10_000
     with open(tmp_path / "gpu_case_study.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {"check", "limits", "large", "precision", "cubes"}

@@ -302,11 +302,6 @@ def test_the_planner_is_told_the_stated_rates(slow, own_machine):
     assert 0 < found.swap_share < 1
     assert found.node_seconds > 0
     assert found.swap_share == pytest.approx(400e6 * copy_seconds_per_byte())
-    free = tier.register(slow.link, costs_nothing=True)
-    try:
-        assert speeds.machine("CPU:0", free.name, None).swap_share == 0
-    finally:
-        TIERS.remove(free.name)
 
 
 def _speed_in_a_small_pool() -> float:
