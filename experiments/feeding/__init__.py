@@ -2,8 +2,7 @@
 
 orders          the CheXNet study's pipelines, old and new, and the best
 images          shards for all ranks, made before any is started
-alone           ranks as plain processes, measured in turns     timeline        profiles of some steps on each order
-loop            training steps, timed beside the wait for data
+alone           ranks as plain processes, measured in turns     loop            training steps, timed beside the wait for data
 training_rank   a rank of training on each order in turns       benchmark_rank  a rank of the ResNet-50 benchmark
 results         records of input_pipeline -> CSV, Markdown      figure          records -> PNG
 spread          mean, standard deviation, 95 % interval         accepted        JSON files that are compared

@@ -8,7 +8,6 @@ from typing import Any
 
 from lms3d.experiments.harness import published
 from lms3d.experiments.harness.table import markdown
-from lms3d.experiments.machines import calibration
 from lms3d.experiments.machines.calibration import Tried
 from lms3d.experiments.machines.predictions import Row, within
 from lms3d.machines.model import MachineModel
@@ -21,14 +20,13 @@ COLUMNS = ("quantity", "title", "unit", "published", "predicted", "error", "cali
 def sections(
     part: dict[str, Any],
     rows: Sequence[Row],
-    tried: Sequence[Tried],
     cases: Sequence[dict[str, Any]],
     machines: Mapping[str, MachineModel],
     notes: str,
 ) -> list[str]:
     """The sections of the report, as Markdown."""
     low, above, high = (format_size(size) for size in part["needed_bytes"])
-    chosen = calibration.nearest(list(tried), published.X86_HIGH.epoch_seconds)
+    chosen = Tried(**part["tflms"])
     return [
         "# Models of machines",
         "## What the case study measured",
@@ -37,9 +35,8 @@ def sections(
         f"The rates in the files need a factor of {part['factor']:.3f}. Without LMS the case study's step needs {low} at "
         f"{published.LOW}³, {above} at {published.NEXT}³ and {high} at {published.HIGH}³, of {format_size(part['limit_bytes'])}: "
         f"the article names {published.LOW}³ as the largest that fits.",
-        f"The third calibration: of all thresholds the nearest in each mode. Taken: sync_mode {chosen.sync_mode}, "
-        f"swapout_threshold {chosen.threshold}.",
-        modes_table(tried, dict(zip(calibration.MODES, part["ac922_epochs"], strict=True))),
+        f"The third calibration: of all sync modes and thresholds the nearest epoch, {chosen.epoch_seconds:.0f} s, is that of "
+        f"sync_mode {chosen.sync_mode} with swapout_threshold {chosen.threshold}.",
         *(["## Our plans", ours_table(cases, machines)] if cases else []),
         "## Errors",
         "\n".join(f"- {line}" for line in accuracy(rows)),
@@ -62,20 +59,6 @@ def figures_table(found: Sequence[Row]) -> str:
         )
         for row in found
     ])  # fmt: skip
-
-
-def modes_table(tried: Sequence[Tried], known: dict[int, float]) -> str:
-    """The nearest threshold of each sync mode. known: mode -> AC922's epoch under it."""
-    target, others = published.X86_HIGH.epoch_seconds, published.AC922_HIGH.epoch_seconds
-    rows = []
-    for mode in calibration.MODES:
-        best = calibration.nearest([one for one in tried if one.sync_mode == mode], target)
-        rows.append((
-            str(mode), str(best.threshold), f"{best.epoch_seconds:.0f} s", f"{best.error(target):+.1%}",
-            f"{known[mode]:.0f} s", f"{known[mode] / others - 1:+.1%}",
-        ))  # fmt: skip
-    head = ("sync_mode", "swapout_threshold", "x86, fitted", "error", "AC922, predicted", "error")
-    return markdown(head, rows)
 
 
 def ours_table(found: Sequence[dict[str, Any]], machines: Mapping[str, MachineModel]) -> str:
