@@ -16,7 +16,7 @@ from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, methods, page
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds, format_size
 
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
         raise SomeFailed(f"{len(failed)} of the trainings ended early: {failed[0]}")
 
 
-def pair(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[Part, Part]:
+def pair(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[StudyPart, StudyPart]:
     """The step that does not compile, for its peak and loss, and the one that does, timed beside one that does not. side: 0 is the
     network's usual one. limit: in bytes."""
     from lms3d.experiments.architectures import NETWORKS
@@ -69,7 +69,7 @@ def pair(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[Part
     if side % network.multiple:
         raise errors.InputError(f"--side {side}: {name} takes multiples of {network.multiple}")
     off, auto = (
-        Part(
+        StudyPart(
             method=method, model=name, resolution=side or network.side, limit_mib=limit // MIB, warm_up=2, steps=steps,
             timed=method == AUTO, baseline_limit_mib=limit // MIB if method == AUTO else None, batch=batch,
         )
@@ -78,7 +78,7 @@ def pair(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[Part
     return off, auto
 
 
-def cells(off: Result, auto: Result) -> list[str]:
+def cells(off: PartResult, auto: PartResult) -> list[str]:
     """A row of the table."""
     peaks = [max(one.peaks_bytes) for one in (off, auto)]
     seconds = [statistics.median(some) for some in (auto.baseline_seconds or off.seconds, auto.seconds)]

@@ -22,7 +22,7 @@ from lms3d.experiments.links import machines, study
 from lms3d.experiments.links.copying import copy_seconds_per_byte
 from lms3d.experiments.links.study import FLOOR, SHARES, LinkSchedule
 from lms3d.experiments.overhead import results
-from lms3d.experiments.overhead.results import Comparison
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.experiments.overhead.schedule import Wanted
 
 _DESCRIPTION = """\
@@ -72,7 +72,7 @@ def write(model: str, bench: Bench, typed: str) -> str:
     from lms3d.experiments.overhead import figure
 
     found, rates, output = bench.found(), study.read_rates(bench.folder), bench.folder
-    compared = [Comparison(found, model, int(side), rates[side]) for side in sorted(rates, key=int)]
+    compared = [MethodComparison(found, model, int(side), rates[side]) for side in sorted(rates, key=int)]
     results.write_csv([(here, link) for here in compared for link in here.links], output / "links.csv")
     figure.draw(compared, output / "links.png")
     sections = ["# LMS behind the links of other machines"]

@@ -24,7 +24,7 @@ from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
 from lms3d.experiments.accelerator.sections import SECTIONS
-from lms3d.experiments.accelerator.study import FAILED, Study
+from lms3d.experiments.accelerator.study import FAILED, GpuStudy
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
@@ -71,7 +71,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
         side_by_side=chosen.side_by_side,
         need_bytes=chosen.need,
     )
-    study = Study(output, chosen, trainings, rehearsed=options.rehearse)
+    study = GpuStudy(output, chosen, trainings, rehearsed=options.rehearse)
     try:
         with command.stoppable():
             study.run(options.minutes - (time.monotonic() - started) / 60, only=options.only)

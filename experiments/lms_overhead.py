@@ -19,10 +19,10 @@ from lms3d import cli, errors
 from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import MIB, Result
+from lms3d.experiments.harness.part import MIB, PartResult
 from lms3d.experiments.harness.table import write_csv
 from lms3d.experiments.overhead import over_resolution, results, schedule
-from lms3d.experiments.overhead.results import Comparison
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.units import format_size
 
 RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)
@@ -106,8 +106,8 @@ def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
 
     found, output = bench.found(), bench.folder
     places = list(dict.fromkeys((r.part.model, r.part.resolution) for r in found))
-    results.write_csv([(Comparison(found, *place), "") for place in places], output / "overhead.csv")
-    compared = [Comparison(found, wanted.model, resolution) for resolution in wanted.resolutions]
+    results.write_csv([(MethodComparison(found, *place), "") for place in places], output / "overhead.csv")
+    compared = [MethodComparison(found, wanted.model, resolution) for resolution in wanted.resolutions]
     figure.draw(compared, output / "overhead.png")
     sections = ["# What training in less memory costs"]
     for here in compared:
@@ -115,7 +115,7 @@ def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
     return page.write(output / "report.md", [*sections, _NOTES, _conditions(found, typed), *page.gaps(bench)])
 
 
-def _conditions(found: Sequence[Result], typed: str) -> str:
+def _conditions(found: Sequence[PartResult], typed: str) -> str:
     devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"
     return f"Batch 1, Adam, Dice loss. Devices: {devices}. {page.machine()} {page.effort(found)} Made by `{typed}`."
 

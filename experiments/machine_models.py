@@ -19,9 +19,9 @@ from lms3d.experiments.harness.published import HIGH, LOW, NEXT
 from lms3d.experiments.harness.store import Record, UpToDate
 from lms3d.experiments.harness.table import write_csv
 from lms3d.experiments.machines import calibration, ours, predictions, report, steps
-from lms3d.experiments.machines.ours import Case
-from lms3d.experiments.machines.predictions import Row
-from lms3d.experiments.machines.steps import ARTICLE, Step
+from lms3d.experiments.machines.ours import PlannedCase
+from lms3d.experiments.machines.predictions import PredictedFigure
+from lms3d.experiments.machines.steps import ARTICLE, TracedStep
 from lms3d.machines import machine_files
 from lms3d.machines.model import MachineModel
 
@@ -73,7 +73,7 @@ def _machines() -> dict[str, MachineModel]:
     return {name: machine_files.load(name) for name in machine_files.names()}
 
 
-def _traced(network: str, side: int, largest: int) -> Step:
+def _traced(network: str, side: int, largest: int) -> TracedStep:
     """The step at the side that stands for `side` if `largest` stands for 192."""
     return steps.traced(network, max(16, round(side * largest / HIGH / 16) * 16))
 
@@ -103,7 +103,7 @@ def _fitted(machines: Mapping[str, MachineModel], part: Record) -> dict[str, Mac
     return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
 
 
-def _ours(case: Case, machine: MachineModel, side: int) -> Record:
+def _ours(case: PlannedCase, machine: MachineModel, side: int) -> Record:
     return ours.compare(case, _traced(case.network, case.side, side), machine)
 
 
@@ -111,7 +111,7 @@ def write(output: Path, part: Record, cases: Sequence[Record], typed: str) -> st
     """Writes tables and figure of what there is, and returns the report."""
     from lms3d.experiments.machines import figure
 
-    rows = [Row(**row) for row in part["rows"]]
+    rows = [PredictedFigure(**row) for row in part["rows"]]
     write_csv(output / "published.csv", report.COLUMNS, report.records(rows))
     if cases:
         columns = list(dict.fromkeys(name for one in cases for name in one))

@@ -18,7 +18,7 @@ from lms3d import cli
 from lms3d.atomic_files import write_json
 from lms3d.device import machine
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.feeding.accepted import Point
+from lms3d.experiments.feeding.accepted import RankSpeed
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
@@ -73,7 +73,7 @@ def _benchmark(options: argparse.Namespace, typed: str) -> None:
         print(judge(wanted, options.kinds, options.expect, most))
 
 
-def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: int) -> str:
+def judge(found: Sequence[RankSpeed], kinds: Sequence[str], expected: float, ranks: int) -> str:
     """A sentence if the slowest kind of data reaches `expected` images/s; TooSlow if it does not, or if a kind is missing."""
     missing = sorted(set(kinds) - {point.data for point in found})
     if missing:
@@ -117,7 +117,7 @@ def _report(study: RankStudy, options: argparse.Namespace, settings: dict[str, A
     return [*sections, *page.gaps(study.records, found), _conditions(content)]
 
 
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[RankSpeed]) -> str:
     """A table in the article's form: data, ranks, images/s."""
     head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
     rows = [

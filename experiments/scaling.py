@@ -127,7 +127,7 @@ def _report(study: RankStudy, label: str, typed: str) -> list[str]:
     return [*sections, f"{machine} Made by `{typed}`.", model_report.report()]
 
 
-class _Parser(cli.Parser):
+class _ScalingParser(cli.Parser):
     """Everything after `--` is for lms3d.train."""
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
@@ -138,7 +138,7 @@ class _Parser(cli.Parser):
 
 
 def _parser() -> cli.Parser:
-    parser = _Parser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _ScalingParser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     add("--scaling", choices=(STRONG, WEAK), nargs="+", default=[STRONG, WEAK], help="which kinds (default: both)")
     add("--task", metavar="NAME", default=None, help="as of lms3d.train")

@@ -26,7 +26,7 @@ COMPARED = ("model", "resolution", "batch_size", "precision")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class RankSpeed:
     """One number of ranks on one kind of data, or of one kind of scaling."""
 
     data: str
@@ -42,27 +42,27 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class ClusterResult:
     """A file."""
 
     label: str
     settings: dict[str, Any]
-    points: tuple[Point, ...]
+    points: tuple[RankSpeed, ...]
     machines: tuple[dict[str, Any], ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     path: Path = Path()
 
 
-def points(parts: Sequence[Record]) -> list[Point]:
+def points(parts: Sequence[Record]) -> list[RankSpeed]:
     """Parts, one for each data and number of ranks -> points, by data and ranks."""
-    made: list[Point] = []
+    made: list[RankSpeed] = []
     for part in sorted(parts, key=lambda part: (part["data"] == "real", part["ranks"])):
         laps = part["laps"]
         speed = spread([lap["images_per_second"] for lap in laps])
         base = next((point for point in made if point.data == part["data"]), None)
         share = speed.mean / part["ranks"] / (base.speed.mean / base.ranks) if base else None
         made.append(
-            Point(
+            RankSpeed(
                 data=part["data"], ranks=part["ranks"], speed=speed, efficiency=share, busy=part["busy"],
                 waiting=sum(lap["waiting"] for lap in laps) / len(laps), cores=sum(lap["cores"] for lap in laps) / len(laps),
             )
@@ -79,7 +79,7 @@ def content(parts: Sequence[Record], label: str, settings: dict[str, Any], comma
 
 
 def file_content(
-    results: Sequence[tuple[Point, Sequence[dict[str, Any]]]],
+    results: Sequence[tuple[RankSpeed, Sequence[dict[str, Any]]]],
     label: str,
     settings: dict[str, Any],
     machines: Sequence[dict[str, Any]],
@@ -103,14 +103,14 @@ def file_content(
     }  # fmt: skip
 
 
-def read(path: Path) -> Result:
+def read(path: Path) -> ClusterResult:
     """The result in a file. InputError if it is not a result of the benchmark."""
     try:
         found = json.loads(path.read_text())
         if found["format"] != FORMAT:
             raise InputError(f"format {found['format']}")
         every = tuple(
-            Point(
+            RankSpeed(
                 data=row["data"], ranks=int(row["ranks"]), speed=Spread(**row["images_per_second"]),
                 efficiency=row["efficiency"], waiting=row["waiting"], cores=row["cores"], busy=row["busy"],
             )
@@ -118,7 +118,7 @@ def read(path: Path) -> Result:
         )  # fmt: skip
         settings = {name: found["settings"][name] for name in COMPARED}
         machines, versions = tuple(found["machines"]), dict(found["versions"])
-        return Result(
+        return ClusterResult(
             label=str(found["label"]), settings=settings, points=every, machines=machines, versions=versions, path=path
         )
     except OSError as error:

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StudyPart:
     """A child process: `warm_up` + `steps` training steps of a model by one method under a hard limit (None: without one).
 
     timed: before each of its `steps` another process takes a step without LMS, so that each ratio is to a step just before. A
@@ -47,7 +47,7 @@ class Part:
     batch: int = 1
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Part:
+    def of(cls, values: dict[str, Any]) -> StudyPart:
         """The part in values from JSON, which has no tuples; fields of earlier versions are left out."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         return cls(**{**known, "filters": tuple(values.get("filters", ()))})
@@ -92,14 +92,14 @@ class Part:
             *([f"batch {self.batch}"] if self.batch > 1 else []),
         ]
 
-    def baseline(self) -> Part:
+    def baseline(self) -> StudyPart:
         """The neighbour that it is compared with."""
         method = UNCOMPILED if self.method == COMPILED else NONE
         return replace(self, method=method, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class PartResult:
     """What a child reported. outcome: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
 
     seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each. first_seconds: of the
@@ -114,7 +114,7 @@ class Result:
     out_bytes_per_second and in_bytes_per_second while the link is busy; or {"error": why it cannot be told}.
     """
 
-    part: Part
+    part: StudyPart
     outcome: str
     detail: str = ""
     seconds: tuple[float, ...] = ()
@@ -216,14 +216,14 @@ class Result:
         write_json(folder / f"{self.part.name}.json", asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> Result:
+    def load(cls, path: Path) -> PartResult:
         values: dict[str, Any] = json.loads(path.read_text())
-        part = Part.of(values.pop("part"))
+        part = StudyPart.of(values.pop("part"))
         listed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(part=part, **listed)
 
 
-def smallest_mib(results: Iterable[Result], method: str) -> int | None:
+def smallest_mib(results: Iterable[PartResult], method: str) -> int | None:
     """The smallest hard limit that the method trained in; None if there is none."""
     limits = [
         r.part.limit_mib for r in results if r.trained and r.part.method == method and r.part.limit_mib is not None

@@ -29,9 +29,9 @@ from lms3d.engine.tiers.base import COUNTERS
 from lms3d.experiments.architectures import NETWORKS
 from lms3d.experiments.harness import batches, methods, variants
 from lms3d.experiments.harness.child import WORKSPACE
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.talk import Resident, Talk, asked
-from lms3d.experiments.links.link import STEP_SECONDS, Link
+from lms3d.experiments.links.link import STEP_SECONDS, SwapLink
 from lms3d.experiments.profiling import lanes, measure, xplane
 from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
@@ -53,7 +53,7 @@ class _Finished(Exception):
     """The parent wants no more steps."""
 
 
-class _Lockstep(keras.callbacks.Callback):
+class _StepOnDemand(keras.callbacks.Callback):
     """Lets `fit` take a step when the parent asks for one, and tells what it took."""
 
     def __init__(
@@ -106,7 +106,7 @@ class _Lockstep(keras.callbacks.Callback):
 class _Profiler:
     """TensorFlow's profiler around the steps of a part that are to be profiled."""
 
-    def __init__(self, part: Part, folder: str) -> None:
+    def __init__(self, part: StudyPart, folder: str) -> None:
         self.folder, self.first = folder, part.warm_up + part.steps
         self.end = self.first + part.profiled
 
@@ -162,7 +162,7 @@ class _Measured(logging.Handler):
 
 
 def main() -> None:
-    part = Part.of(asked())
+    part = StudyPart.of(asked())
     talk = Talk()
     with talk.explained():
         startup.start_tensorflow(limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision)
@@ -177,7 +177,7 @@ def main() -> None:
             _train(part, model, talk, resident)
 
 
-def build(part: Part) -> keras.Model:
+def build(part: StudyPart) -> keras.Model:
     """Compiled, the optimiser built: nothing is made for the first time inside a step."""
     loss: Any = "mse"
     if part.model in NETWORKS:
@@ -192,13 +192,13 @@ def build(part: Part) -> keras.Model:
     return model
 
 
-def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> None:
+def _train(part: StudyPart, model: keras.Model, talk: Talk, resident: Resident) -> None:
     tier = _tier(part)
     folder = tempfile.TemporaryDirectory(prefix="lms3d-profile-")
     stats_file = Path(folder.name) / "lms_stats.csv"
     lms, recoveries = _callback(part.method, tier, stats_file), _Recoveries()
     profiler = _Profiler(part, folder.name)
-    lockstep = _Lockstep(talk, resident, lms, tier, profiler)
+    lockstep = _StepOnDemand(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
     logging.getLogger("lms3d").addHandler(_Measured(talk))
     logging.getLogger("lms3d").setLevel(logging.INFO)
@@ -228,7 +228,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         lms.close()
 
 
-def _counters(stats_file: Path, part: Part) -> dict[str, float]:
+def _counters(stats_file: Path, part: StudyPart) -> dict[str, float]:
     """The bytes that the swap tier moved in a step, and the seconds if it counts them; nothing without LMS."""
     if not stats_file.exists():
         return {}
@@ -246,13 +246,13 @@ def _speeds(lms: LMS) -> dict[str, float]:
     return {name: getattr(machine, name) for name in speeds.SPEEDS}
 
 
-def _tier(part: Part) -> type[LinkTier] | None:
+def _tier(part: StudyPart) -> type[LinkTier] | None:
     """The tier of the part's emulated link, if it has one."""
     if not part.link:
         return None
     from lms3d.experiments.links.tier import register
 
-    return register(Link.parse(part.link))
+    return register(SwapLink.parse(part.link))
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
@@ -277,7 +277,7 @@ def _arguments(method: str) -> dict[str, Any] | None:
     return known.get(method)
 
 
-def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
+def _predict(model: keras.Model, part: StudyPart) -> dict[str, Any]:
     """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
     # Far above what it needs: the plan is empty, and both smallest limits are those of a pool with a hard limit.
     planned = plan_step(model, _specification(_batch(part, model)), memory_limit=1 << 40, at_floor=False)
@@ -289,7 +289,7 @@ def _specification(arrays: Iterable[np.ndarray]) -> tuple[tf.TensorSpec, ...]:
     return tuple(tf.TensorSpec(array.shape, array.dtype) for array in arrays)
 
 
-def _batch(part: Part, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
+def _batch(part: StudyPart, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     if part.model in NETWORKS:
         return batches.noise((part.batch, *model.input_shape[1:]), (part.batch, *model.output_shape[1:]))
     return batches.volumes(part.resolution)

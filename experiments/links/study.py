@@ -11,11 +11,11 @@ from typing import Any
 from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import Part
+from lms3d.experiments.harness.part import StudyPart
 from lms3d.experiments.links import machines
 from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import Link
-from lms3d.experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.links.link import SwapLink
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds
 
 SHARES = (0.60, 0.50, 0.35, 0.25)
@@ -43,7 +43,7 @@ class LinkSchedule:
     ) -> None:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
         self.links, self.shares = links, sorted(shares, key=_importance)
-        self.place = Place(bench, wanted, resolution)
+        self.place = PartsOfSize(bench, wanted, resolution)
 
     def run(self) -> None:
         """Measures all that is missing, the most important first."""
@@ -65,12 +65,14 @@ class LinkSchedule:
             for part in self._parts(limit, known, METHODS):
                 self.bench.measure(part)
 
-    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]) -> Iterator[Part]:
+    def _parts(
+        self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]
+    ) -> Iterator[StudyPart]:
         """Link by link, so that a short time gives a whole comparison of one."""
         for rate in rates:
             for method in compared:
                 moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
-                yield Part(
+                yield StudyPart(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
                     steps=self.wanted.steps, link=rate["word"] if moves else "",
                 )  # fmt: skip
@@ -112,7 +114,7 @@ class LinkSchedule:
         return {"word": str(link), "reached": is_reached(link)}
 
 
-def is_reached(link: Link) -> bool:
+def is_reached(link: SwapLink) -> bool:
     """Whether one thread's copies keep up with the link, with time to spare."""
     return max(link.out_bytes_per_second, link.back_bytes_per_second) * copy_seconds_per_byte() <= REACHED
 

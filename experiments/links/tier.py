@@ -23,7 +23,7 @@ from lms3d.engine.tiers.base import TierSpeed
 from lms3d.engine.tiers.stream import StreamTier, as_counters
 from lms3d.engine.tuning import SMALL_COPIES
 from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import COPY_SECONDS, Link
+from lms3d.experiments.links.link import COPY_SECONDS, SwapLink
 
 _LINE = 64  # bytes that a processor's caches load at once
 
@@ -31,7 +31,7 @@ _LINE = 64  # bytes that a processor's caches load at once
 class LinkTier(StreamTier):
     """The tier of a link: `register` makes a subclass for each. total: what all tiers of the class have moved so far."""
 
-    link: ClassVar[Link]
+    link: ClassVar[SwapLink]
     total: ClassVar[dict[str, float]]
 
     @classmethod
@@ -68,7 +68,7 @@ class LinkTier(StreamTier):
         )
 
 
-def register(link: Link) -> type[LinkTier]:
+def register(link: SwapLink) -> type[LinkTier]:
     """The tier of a link, under a name that `LMS(tier=...)` knows in this process."""
     name = f"link {link}"
     if name in TIERS:
@@ -82,7 +82,7 @@ def register(link: Link) -> type[LinkTier]:
 @functools.cache
 def _node_seconds() -> float:
     """Processor seconds of one transfer of a few bytes, over a link that is as fast as can be: what ops and threads cost."""
-    fast = Link(out_bytes_per_second=1e15, back_bytes_per_second=1e15)
+    fast = SwapLink(out_bytes_per_second=1e15, back_bytes_per_second=1e15)
     tier = type("FastLinkTier", (LinkTier,), {"name": "fast", "link": fast, "total": {}})()
 
     @tf.function(autograph=False)

@@ -9,7 +9,7 @@ from typing import Any
 from lms3d.experiments.harness import published
 from lms3d.experiments.harness.table import markdown
 from lms3d.experiments.machines.calibration import Tried
-from lms3d.experiments.machines.predictions import Row, within
+from lms3d.experiments.machines.predictions import PredictedFigure, within
 from lms3d.machines.model import MachineModel
 from lms3d.units import format_size
 
@@ -19,7 +19,7 @@ COLUMNS = ("quantity", "title", "unit", "published", "predicted", "error", "cali
 
 def sections(
     part: dict[str, Any],
-    rows: Sequence[Row],
+    rows: Sequence[PredictedFigure],
     cases: Sequence[dict[str, Any]],
     machines: Mapping[str, MachineModel],
     notes: str,
@@ -43,12 +43,12 @@ def sections(
     ]
 
 
-def records(found: Sequence[Row]) -> list[dict[str, object]]:
+def records(found: Sequence[PredictedFigure]) -> list[dict[str, object]]:
     """The rows of the CSV file."""
     return [{**asdict(row), "error": row.error} for row in found]
 
 
-def figures_table(found: Sequence[Row]) -> str:
+def figures_table(found: Sequence[PredictedFigure]) -> str:
     """Published, predicted, error, and the two ends between which the transfers of a plan can put a step."""
     head = ("figure", "", "published", "predicted", "error", "all hidden to none")
     return markdown(head, [
@@ -81,7 +81,7 @@ def _ours(one: dict[str, Any], machines: Mapping[str, MachineModel]) -> tuple[st
     )  # fmt: skip
 
 
-def accuracy(found: Sequence[Row]) -> list[str]:
+def accuracy(found: Sequence[PredictedFigure]) -> list[str]:
     """How many figures are predicted well, and the largest error of each kind."""
     good, of = within(found, NEAR)
     lines = [f"{good} of the {of} figures that were not calibrated are predicted within {NEAR:.0%}."]

@@ -8,7 +8,7 @@ from pathlib import Path
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.figure import STYLE, draw_ratios, legend_below
 from lms3d.experiments.links import machines
-from lms3d.experiments.overhead.results import Comparison, memory_bytes
+from lms3d.experiments.overhead.results import MethodComparison, memory_bytes
 from lms3d.scoring.figures.style import BLUE, plain, plt, save
 
 GIB = 1 << 30
@@ -18,7 +18,7 @@ PROCESS = None
 """In place of a link: the memory of the whole process, which PyTorch's steps have, too."""
 
 
-def draw(places: Iterable[Comparison], path: Path) -> Path | None:
+def draw(places: Iterable[MethodComparison], path: Path) -> Path | None:
     """A line of panels for each place: over each of its links, or over this machine's tier with the whole process beside it. None:
     no data."""
     lines = [(here, panels) for here in places if (panels := _panels(here))]
@@ -40,13 +40,13 @@ def draw(places: Iterable[Comparison], path: Path) -> Path | None:
     return save(figure, path)
 
 
-def _panels(here: Comparison) -> list[str | None]:
+def _panels(here: MethodComparison) -> list[str | None]:
     if here.links:
         return [link for link in here.links if here.over(link)]
     return ["", PROCESS] if any(r.ratio for r in here.of(methods.LMS)) else []
 
 
-def _tensors(axis: plt.Axes, here: Comparison, link: str) -> None:
+def _tensors(axis: plt.Axes, here: MethodComparison, link: str) -> None:
     for method in STYLE:
         mine = [(100 * share, r) for r in here.of(method, link) if (share := here.share(memory_bytes(r)))]
         measured = [(share, r.ratio) for share, r in mine if r.ratio]
@@ -67,7 +67,7 @@ def _tensors(axis: plt.Axes, here: Comparison, link: str) -> None:
     )  # fmt: skip
 
 
-def _process(axis: plt.Axes, here: Comparison) -> None:
+def _process(axis: plt.Axes, here: MethodComparison) -> None:
     for method in STYLE:
         points = [(r.resident_bytes / GIB, r.ratio) for r in here.of(method) if r.resident_bytes and r.ratio]
         draw_ratios(axis, points, method, method, linestyle="-" if method in JOINED else "")

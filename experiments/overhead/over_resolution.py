@@ -16,16 +16,16 @@ from typing import Any
 
 from lms3d.experiments.harness import methods, published
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.table import cell, markdown
-from lms3d.experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds, format_size
 
 LARGE = 16
 """The large limit as a multiple of the small one. On a CPU TensorFlow has its own allocator only under a limit: without a large one
 the ratio would also compare allocators."""
 
-Row = dict[str, Any]
+Figures = dict[str, Any]
 
 METHODS = (methods.LMS, methods.COPIED, methods.TFLMS)
 COLUMNS = (
@@ -53,10 +53,10 @@ def compared(wanted: Wanted) -> list[str]:
     return [method for method in METHODS if wanted.copied or method != methods.COPIED]
 
 
-def rows(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Row]:
+def rows(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Figures]:
     """The figures that have been measured, by the names in COLUMNS, by method and resolution."""
     found = {result.part: result for result in bench.found()}
-    smallest, alone, made = min(wanted.resolutions), None, list[Row]()
+    smallest, alone, made = min(wanted.resolutions), None, list[Figures]()
     for method in compared(wanted):
         for resolution in sorted(wanted.resolutions):
             result = found.get(_part(bench, wanted, method, resolution, limit_mib))
@@ -78,10 +78,10 @@ def rows(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Row]:
     return made
 
 
-def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib: int) -> Part:
+def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib: int) -> StudyPart:
     """A part of the curve. Its neighbour has a large limit on a CPU, and none on a GPU, whose allocator is the same without one."""
     large = LARGE * limit_mib if wanted.copied else None
-    return replace(Place(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
+    return replace(PartsOfSize(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
 
 
 def case_study() -> dict[str, tuple[float, float]]:
@@ -89,7 +89,7 @@ def case_study() -> dict[str, tuple[float, float]]:
     return {f"TFLMS, V100, {one.link}": (one.voxels, one.per_voxel) for one in published.GROWTH}
 
 
-def table(found: Sequence[Row]) -> str:
+def table(found: Sequence[Figures]) -> str:
     """Markdown: a row for each method and resolution, and the case study's."""
     head = (
         "method", "resolution", "factor", "limit of need", "result", "step", "without LMS", "ratio", "per voxel", "swapped out",
@@ -101,7 +101,7 @@ def table(found: Sequence[Row]) -> str:
     return markdown(head, lines)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Figures) -> list[str]:
     swapped = row.get("swapped_out_bytes", 0) if row["outcome"] == "trained" else None
     return [
         row["method"], f"{row['resolution']}³", f"{row['resolution_factor']:.2f}", cell(row["limit_share"], ".0%"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.experiments.harness import methods, table
-from lms3d.experiments.harness.part import MIB, Result, smallest_mib
+from lms3d.experiments.harness.part import MIB, PartResult, smallest_mib
 from lms3d.experiments.harness.table import cell
 from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
 from lms3d.units import format_seconds, format_size
@@ -35,11 +35,11 @@ computing without what is run again, its bytes out and its bytes in, as x no LMS
 LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory: a recovery."""
 
 
-class Comparison:
+class MethodComparison:
     """All results of one model at one resolution. rates: name of a link -> its `word` on this machine (`links.study`)."""
 
     def __init__(
-        self, results: Iterable[Result], model: str, resolution: int, rates: Mapping[str, Any] | None = None
+        self, results: Iterable[PartResult], model: str, resolution: int, rates: Mapping[str, Any] | None = None
     ) -> None:
         self.model, self.resolution, self.rates = model, resolution, rates or {}
         place = (model, resolution)
@@ -56,12 +56,12 @@ class Comparison:
         """The link on this machine; "" for "", the machine's own swap tier."""
         return str(self.rates[link]["word"]) if link else ""
 
-    def over(self, link: str) -> list[Result]:
+    def over(self, link: str) -> list[PartResult]:
         """The results over a link. What moves no bytes was measured once, and belongs to every link."""
         word, everywhere = self.word(link), [methods.RECOMPUTE_CHEAP] if link else []
         return [r for r in self.results if r.part.link == word or r.part.method in everywhere]
 
-    def of(self, method: str, link: str = "") -> list[Result]:
+    def of(self, method: str, link: str = "") -> list[PartResult]:
         """The results of one method."""
         return [r for r in self.over(link) if r.part.method == method]
 
@@ -108,18 +108,18 @@ class Comparison:
         return f"Weights after three steps: {same} {len(digests)} runs that slice nothing."
 
 
-def memory_bytes(result: Result) -> int | None:
+def memory_bytes(result: PartResult) -> int | None:
     """What a method takes: the hard limit that it was given, else the allocator's peak."""
     return result.part.limit_bytes or result.peak_bytes
 
 
-def copy_share(result: Result) -> float | None:
+def copy_share(result: PartResult) -> float | None:
     """The share of a step's processor time that the copies over an emulated link took."""
     copies, step = (result.traffic.get(name) for name in (COPY_SECONDS, STEP_SECONDS))
     return copies / step if copies is not None and step else None
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: PartResult) -> str:
     return result.outcome + (f", {result.recoveries} recoveries" if result.recoveries else "")
 
 
@@ -127,12 +127,12 @@ def _predicted(value: float | None, error: float | None, form: Callable[[float],
     return cell(value, form) + cell(error, " ({:+.0%})".format)
 
 
-def _copies(result: Result) -> str:
+def _copies(result: PartResult) -> str:
     copies = result.traffic.get(COPY_SECONDS)
     return f"{format_seconds(copies)} ({cell(copy_share(result), '.0%')})" if copies else ""
 
 
-SHOWN: dict[str, Callable[[Comparison, Result], str]] = {
+SHOWN: dict[str, Callable[[MethodComparison, PartResult], str]] = {
     "hard limit": lambda here, r: cell(r.part.limit_bytes, format_size) or "none",
     "share": lambda here, r: cell(here.share(memory_bytes(r)), ".0%"),
     "method": lambda here, r: r.part.method,
@@ -157,12 +157,12 @@ SHOWN: dict[str, Callable[[Comparison, Result], str]] = {
 """The columns of the tables: name -> what stands there."""
 
 
-def write_csv(places: Iterable[tuple[Comparison, str]], path: Path) -> None:
+def write_csv(places: Iterable[tuple[MethodComparison, str]], path: Path) -> None:
     """A row for each result of each comparison over each of the links that it is paired with; "" is the machine's own tier."""
     table.write_csv(path, COLUMNS, [_record(here, r, link) for here, link in places for r in here.over(link)])
 
 
-def _record(here: Comparison, r: Result, link: str) -> dict[str, object]:
+def _record(here: MethodComparison, r: PartResult, link: str) -> dict[str, object]:
     return r.record() | {
         "link": link, "rate": here.word(link), "steps": r.part.warm_up + r.part.steps,
         "limit_share": here.share(r.part.limit_bytes), "peak_share": here.share(r.peak_bytes),

@@ -11,7 +11,7 @@ from typing import Any
 
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 
 SHARES = (0.50, 0.35)
 """The shares of the smallest limit without LMS for which step times are promised."""
@@ -39,7 +39,7 @@ class Wanted:
 
 def everything(bench: Bench, wanted: Wanted) -> None:
     """Measures all parts, the most important first."""
-    first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
+    first, *others = [PartsOfSize(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
         *((group, getattr(first, group)) for group in ("times", "limits", "tries", "others", "torch")),
         *((group, getattr(place, group)) for place in others for group in ("times", "limits", "tries")),
@@ -51,15 +51,15 @@ def everything(bench: Bench, wanted: Wanted) -> None:
             work()
 
 
-class Place:
+class PartsOfSize:
     """The parts of one model at one resolution."""
 
     def __init__(self, bench: Bench, wanted: Wanted, resolution: int) -> None:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
 
-    def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> Part:
+    def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> StudyPart:
         """A timed part. LMS may try another plan after its first four steps, hence more steps before the measured ones."""
-        return Part(
+        return StudyPart(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
             warm_up=5 if method in (methods.LMS, methods.COPIED, methods.TFLMS) else 1, steps=steps or self.wanted.steps,
         )  # fmt: skip
@@ -158,9 +158,9 @@ class Place:
             else:
                 self.bench.measure(self.part(method, math.ceil(share * self.without_mib)))
 
-    def _untimed(self, method: str, limit_mib: int | None, steps: int) -> Part:
+    def _untimed(self, method: str, limit_mib: int | None, steps: int) -> StudyPart:
         """A part that only tells whether it trains for so many steps."""
-        return Part(
+        return StudyPart(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=1, steps=steps - 1,
             timed=False,
         )  # fmt: skip

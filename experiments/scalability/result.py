@@ -20,11 +20,11 @@ def content(found: Sequence[Measurement], label: str, command: str) -> dict[str,
     return accepted.file_content(results, label, settings, machines, dict(first.versions), command)
 
 
-def _point(one: Measurement, found: Sequence[Measurement]) -> accepted.Point:
+def _point(one: Measurement, found: Sequence[Measurement]) -> accepted.RankSpeed:
     base = measured.baseline(found, one.scaling)
     assert base is not None, "it has this scaling itself"
     efficiency = None if one.ranks == base.ranks else measured.efficiency(one, base)
-    return accepted.Point(
+    return accepted.RankSpeed(
         data=one.scaling, ranks=one.ranks, speed=spread(_speeds(one)), efficiency=efficiency, waiting=None, cores=None,
         busy=one.busy,
     )  # fmt: skip

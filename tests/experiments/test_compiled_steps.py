@@ -10,7 +10,7 @@ from lms3d.experiments import compiled_steps
 from lms3d.experiments.architectures import NETWORKS
 from lms3d.experiments.compiled_steps import OFF
 from lms3d.experiments.harness import methods
-from lms3d.experiments.harness.part import Result
+from lms3d.experiments.harness.part import PartResult
 
 
 def test_every_network_can_be_asked_for():
@@ -47,8 +47,8 @@ def test_the_ratio_is_the_median_of_pairs():
     assert auto.baseline() == replace(auto, method=OFF, baseline_limit_mib=None)  # beside a step that does not compile
     same = {"outcome": "trained", "loss": 1.0, "parameters": 1000}
     cells = compiled_steps.cells(
-        Result(part=off, seconds=(9.0,) * 3, peaks_bytes=(4 << 20,) * 3, **same),
-        Result(
+        PartResult(part=off, seconds=(9.0,) * 3, peaks_bytes=(4 << 20,) * 3, **same),
+        PartResult(
             part=auto, seconds=(0.5, 1.8, 2.0), baseline_seconds=(1.0, 2.0, 4.0), peaks_bytes=(3 << 20,) * 3,
             report={"programs": 2, "compiled_ops": 30}, **same,
         ),
@@ -66,7 +66,8 @@ def test_two_real_processes_take_their_steps_in_turn(monkeypatch, tmp_path, caps
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| convnext |")]
     assert " 0 for 0 ops " in row
     off, none = (
-        Result.load(next((tmp_path / "parts").glob(f"*{method.replace(' ', '_')}*"))) for method in (OFF, methods.NONE)
+        PartResult.load(next((tmp_path / "parts").glob(f"*{method.replace(' ', '_')}*")))
+        for method in (OFF, methods.NONE)
     )
     assert off.loss == pytest.approx(none.loss)
     assert len(none.baseline_seconds) == len(none.seconds) == 1

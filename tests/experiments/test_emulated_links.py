@@ -15,7 +15,7 @@ import pytest
 from lms3d.experiments import concurrent, emulated_links
 from lms3d.experiments.harness import bench, methods
 from lms3d.experiments.harness import child as process
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.links import study
 from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
 from lms3d.experiments.links.study import METHODS
@@ -29,10 +29,10 @@ GB = 1e9
 class Imitation:
     """A child that trains where it may, and whose link moves 1 GB each way at nine tenths of 1 GB/s."""
 
-    made: list[Part]
+    made: list[StudyPart]
     lock: threading.Lock
 
-    def __init__(self, part: Part, log, patience_seconds: float, environment=None, deadline=math.inf) -> None:
+    def __init__(self, part: StudyPart, log, patience_seconds: float, environment=None, deadline=math.inf) -> None:
         self.part, self.environment = part, environment
         with self.lock:
             self.made.append(part)
@@ -176,14 +176,14 @@ def test_the_command_with_a_real_child(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "METHODS", (methods.LMS,))
     monkeypatch.setattr(study, "UNLIMITED", ())
     monkeypatch.setattr(bench.Bench, "_neighbour_of", lambda self, part: None)
-    monkeypatch.setattr(study.Place, "without_mib", 1600)
+    monkeypatch.setattr(study.PartsOfSize, "without_mib", 1600)
     common = {"model": "unet3d", "resolution": 16}
     known = (
-        Result(
-            part=Part(method=methods.PREDICTION, **common, warm_up=1, steps=0, timed=False), outcome="predicted",
+        PartResult(
+            part=StudyPart(method=methods.PREDICTION, **common, warm_up=1, steps=0, timed=False), outcome="predicted",
             report={"step_flops": 10**9},
         ),
-        Result(part=Part(method=methods.NONE, **common, warm_up=1, steps=2), outcome="trained", seconds=(0.1, 0.1)),
+        PartResult(part=StudyPart(method=methods.NONE, **common, warm_up=1, steps=2), outcome="trained", seconds=(0.1, 0.1)),
     )  # fmt: skip
     for result in known:
         result.save(tmp_path / "out/parts")
@@ -262,7 +262,7 @@ def test_one_that_is_not_ready_in_time_ends_its_group(tmp_path, child):
             time.sleep(0.5)
         return child(part, log, 60)
 
-    part = Part(method=methods.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
+    part = StudyPart(method=methods.NONE, model="unet3d", resolution=32, warm_up=1, steps=1)
     group = concurrent.Group(part, 2, tmp_path, patience_seconds=0.1, environment={}, start=slow)
     with pytest.raises(process.ChildFailed, match="failed: the 2 processes were not ready together"):
         group.run()

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from lms3d.experiments.harness import child, commands, page, part, runs, store, table
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.harness.store import Records
 
 
@@ -55,8 +55,8 @@ def test_a_result_is_one_record_by_the_names_of_the_csv_files():
         "unedited_step_seconds": 2.0,
         "slabs": ((0, 16), (1, 8)),
     }
-    one = Part(method="LMS", model="unet3d", resolution=32, limit_mib=100)
-    result = Result(
+    one = StudyPart(method="LMS", model="unet3d", resolution=32, limit_mib=100)
+    result = PartResult(
         part=one, outcome="trained", seconds=(2.0, 2.0), baseline_seconds=(2.0, 1.0), report=report,
         traffic={"swapped_out_bytes": 10.0, "swap_out_seconds": 2.0},
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_result_is_one_record_by_the_names_of_the_csv_files():
     assert one.limit_bytes == 100 * MIB
     tried = [
         result,
-        Result(part=Part(method="LMS", model="unet3d", resolution=32, limit_mib=50), outcome="out of memory"),
+        PartResult(part=StudyPart(method="LMS", model="unet3d", resolution=32, limit_mib=50), outcome="out of memory"),
     ]
     assert part.smallest_mib(tried, "LMS") == 100
 
@@ -101,7 +101,7 @@ def test_a_child_that_another_thread_ends_has_no_result(tmp_path, monkeypatch):
     script.write_text("#!/bin/sh\necho '{\"ready\": true}'\nexec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(child.sys, "executable", str(script))
-    trainer = child.Child(Part(method="LMS", model="unet3d", resolution=16, limit_mib=9), tmp_path / "log.txt", 60)
+    trainer = child.Child(StudyPart(method="LMS", model="unet3d", resolution=16, limit_mib=9), tmp_path / "log.txt", 60)
     threading.Timer(0.2, trainer.kill).start()
     with pytest.raises(child.ChildFailed, match="out of time: ended before its answer"):
         trainer.step()

@@ -13,9 +13,9 @@ from lms3d.experiments.harness import bench, methods
 from lms3d.experiments.harness import child as process
 from lms3d.experiments.harness.bench import Trainer
 from lms3d.experiments.harness.figure import MOST
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.overhead import figure, over_resolution, schedule
-from lms3d.experiments.overhead.results import Comparison
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.scoring.figures.style import plt
 
 WITHOUT, WITH = 1000, 290  # MiB: the smallest limits of the imitated machine
@@ -26,11 +26,11 @@ RATIOS = {methods.NONE: 1.0, methods.LMS: 1.05, methods.TFLMS: 1.5, methods.SWAP
 class Imitation:
     """A child that trains at WITH MiB and above with LMS, at WITHOUT and above without."""
 
-    made: list[Part]
+    made: list[StudyPart]
     lock: threading.Lock
     crash = ""
 
-    def __init__(self, part: Part, log, patience_seconds: float) -> None:
+    def __init__(self, part: StudyPart, log, patience_seconds: float) -> None:
         self.part, self.steps = part, 0
         with self.lock:
             self.made.append(part)
@@ -118,7 +118,7 @@ def test_every_part_is_a_row_of_the_table_file(tmp_path, child):
 
 def test_each_measured_step_has_a_neighbour(tmp_path, child):
     assert run(tmp_path, "--only", "limits", "times", "--steps", "4") == 0
-    timed = [Result.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
+    timed = [PartResult.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
     assert {len(r.baseline_seconds) for r in timed if r.part.timed} == {4}
     assert not any(r.baseline_seconds for r in timed if not r.part.timed)
     assert (
@@ -154,7 +154,7 @@ def test_a_neighbour_that_fills_the_machine_runs_before_and_after(tmp_path, chil
     monkeypatch.setattr(bench, "CROWDED_SHARE", 0.0)
     monkeypatch.setattr(bench, "Child", Lonely)
     assert run(tmp_path, "--only", "times", "--limits", "600MiB", "--steps", "4") == 0
-    timed = [Result.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
+    timed = [PartResult.load(path) for path in (tmp_path / "out/parts").glob("*.json")]
     timed = [r for r in timed if r.part.timed]
     assert {r.ratio for r in timed if r.part.method == methods.LMS} == {1.05}
     assert {len(r.baseline_seconds) for r in timed} == {4}
@@ -166,7 +166,7 @@ def test_single_limits_are_tried_with_and_without_copying_back(tmp_path, child):
     assert run(tmp_path, "--only", "tries", "--limits", "280MiB", "600MiB") == 0
     tried = {(part.method, part.limit_mib, part.timed) for part in child.made}
     assert tried == {(method, limit, False) for method in (methods.LMS, methods.COPIED) for limit in (280, 600)}
-    outcomes = {r.part.limit_mib: r.outcome for r in map(Result.load, (tmp_path / "out/parts").glob("*-LMS-*"))}
+    outcomes = {r.part.limit_mib: r.outcome for r in map(PartResult.load, (tmp_path / "out/parts").glob("*-LMS-*"))}
     assert outcomes == {280: "out of memory", 600: "trained"}
 
 
@@ -191,8 +191,8 @@ def test_the_report_has_what_earlier_runs_found(tmp_path, child):
 
 
 def test_a_part_that_failed_is_tried_again(tmp_path, child):
-    part = Part(method=methods.NONE, model="isensee2017", resolution=96)
-    Result(part=part, outcome="failed", detail="a defect").save(tmp_path / "parts")
+    part = StudyPart(method=methods.NONE, model="isensee2017", resolution=96)
+    PartResult(part=part, outcome="failed", detail="a defect").save(tmp_path / "parts")
     assert bench.Bench(tmp_path, start=child).measure(part).trained
 
 
@@ -251,9 +251,9 @@ def test_smallest_limit_is_found_within_the_tolerance():
 
 
 def test_a_dead_process_says_what_ended_it(tmp_path, monkeypatch):
-    part = Part(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=100)
+    part = StudyPart(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=100)
 
-    def child(code: str, part: Part) -> process.ChildFailed:
+    def child(code: str, part: StudyPart) -> process.ChildFailed:
         monkeypatch.setattr(process.sys, "executable", str(script(tmp_path, code)))
         with pytest.raises(process.ChildFailed) as caught:
             process.Child(part, tmp_path / "log.txt", 30)
@@ -275,7 +275,7 @@ def script(tmp_path, code: str):
 
 
 def test_no_figure_without_data(tmp_path):
-    nothing = Comparison([], "isensee2017", 96)
+    nothing = MethodComparison([], "isensee2017", 96)
     assert figure.draw([nothing], tmp_path / "x.png") is None
     assert (nothing.table(), nothing.same_bits()) == ("", "")
     assert nothing.smallest_limits().count("not measured") == 3
@@ -289,14 +289,14 @@ def test_a_step_that_is_too_slow_for_the_figure_has_its_ratio_beside_it():
 
 
 def test_a_real_child_trains_under_a_hard_limit(tmp_path):
-    part = Part(method=methods.LMS, model="unet3d", resolution=16, limit_mib=2000, warm_up=1, steps=2, timed=False)
+    part = StudyPart(method=methods.LMS, model="unet3d", resolution=16, limit_mib=2000, warm_up=1, steps=2, timed=False)
     result = bench.Bench(tmp_path).measure(part)
     assert result is not None
     assert result.trained, result.detail
     assert len(result.seconds) == 2
     assert 0 < result.peak_bytes < 2000 * MIB
     assert result.digest
-    assert Result.load(tmp_path / "parts" / f"{part.name}.json") == result
+    assert PartResult.load(tmp_path / "parts" / f"{part.name}.json") == result
 
 
 @pytest.mark.parametrize("method", methods.UNIFORM)
@@ -314,7 +314,7 @@ def test_every_block_of_the_network_is_recomputed(method):
     from lms3d.experiments.harness import variants
 
     names = {type(layer).__name__ for layer in variants.build(method, "isensee2017", (16, 16, 16, 4)).layers}
-    assert names & {"Block", "RecomputedBlock"}
+    assert names & {"LayerBlock", "RecomputedBlock"}
     assert not names & {"InstanceNormalization", "JoinedConv3D", "LeakyReLU"}
 
 
@@ -358,7 +358,7 @@ def test_where_nothing_fits_there_is_a_row_and_no_point(tmp_path, child):
 
 
 def test_the_slabs_of_a_child_are_told(tmp_path):
-    part = Part(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=139)
-    Result(part=part, outcome="trained", report={"slabs": ((0, 16), (1, 8))}).save(tmp_path)
-    found = Result.load(tmp_path / f"{part.name}.json")
-    assert Comparison([found], "isensee2017", 96).table().endswith("| 139 MiB | LMS | trained | 16/8 |")
+    part = StudyPart(method=methods.LMS, model="isensee2017", resolution=96, limit_mib=139)
+    PartResult(part=part, outcome="trained", report={"slabs": ((0, 16), (1, 8))}).save(tmp_path)
+    found = PartResult.load(tmp_path / f"{part.name}.json")
+    assert MethodComparison([found], "isensee2017", 96).table().endswith("| 139 MiB | LMS | trained | 16/8 |")

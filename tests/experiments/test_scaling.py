@@ -18,7 +18,7 @@ from lms3d.experiments import scaling
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.harness import ranks
 from lms3d.experiments.scalability import measured, probe
-from lms3d.experiments.scalability.communication import Link, ring_seconds
+from lms3d.experiments.scalability.communication import RingLink, ring_seconds
 
 ROOT = Path(__file__).parents[2]
 # Strong: 20 samples; a step takes 1 s on one rank and 1.25 s on two; every epoch 2 s of validation and saving.
@@ -230,7 +230,7 @@ def test_efficiency_is_by_samples_per_second(tmp_path):
 
 def test_the_probe_finds_the_link_and_the_model_uses_it(tmp_path):
     fake = Fake(tmp_path)
-    link = Link(bytes_per_second=2e9, latency_seconds=3e-4)
+    link = RingLink(bytes_per_second=2e9, latency_seconds=3e-4)
     (tmp_path / "out").mkdir()
     pairs = [[size, ring_seconds(2, size, link)] for size in (1 << 10, 1 << 16, 1 << 20, 1 << 25)]
     (tmp_path / "out/probe.json").write_text(json.dumps({"ranks": 2, "all_reduces": pairs}))

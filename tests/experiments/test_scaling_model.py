@@ -9,10 +9,10 @@ import pytest
 
 from lms3d.experiments.scalability import case_study, communication, model_report, probe, shares
 from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
-from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.communication import RingLink
 from lms3d.experiments.scalability.model import WEAK, Cluster, predict
 
-LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3)
+LINK = RingLink(bytes_per_second=1e9, latency_seconds=1e-3)
 
 
 def test_a_ring_moves_every_part_twice():
@@ -21,7 +21,7 @@ def test_a_ring_moves_every_part_twice():
 
 
 def test_nodes_share_the_network_and_a_node_needs_none():
-    fast = Link(bytes_per_second=1e11, latency_seconds=0)
+    fast = RingLink(bytes_per_second=1e11, latency_seconds=0)
     assert communication.hierarchical_seconds(4, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01)
     assert communication.hierarchical_seconds(8, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01 + 1 + 2e-3)
 
@@ -53,7 +53,7 @@ def test_the_expected_maximum_of_normals(members, known):
 def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
     steps = 1 + 0.05 * np.random.default_rng(0).standard_normal((4000, 16))
     machine = Cluster(
-        name="", ranks_per_node=16, local=Link(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
+        name="", ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
     )
     job = replace(JOB, step_seconds=1.0)
     assert predict(job, machine, 16).step_seconds == pytest.approx(steps.max(axis=1).mean(), rel=2e-3)
