@@ -97,7 +97,7 @@ def _parser() -> cli.Parser:
         f"{', '.join(real)}, or a rate of this machine such as 400MB/s or 2.4GB/s+50us (default: all that are named)"
     )
     add("--emulate-link", type=link, nargs="+", metavar="LINK", default=real, help=links)
-    shares = "of the smallest limit without LMS (default: 0.6 0.5 0.35 0.25)"
+    shares = "of the smallest limit without LMS (default: 0.5 0.35 0.25 0.6)"
     add("--shares", type=cli.number(0, 1), nargs="+", metavar="X", default=list(SHARES), help=shares)
     floor = "also at the smallest limit that trains with LMS, which is searched for (default: on)"
     add("--floor", action=argparse.BooleanOptionalAction, default=True, help=floor)

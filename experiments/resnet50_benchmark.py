@@ -19,12 +19,13 @@ from lms3d.atomic_files import write_json
 from lms3d.device import machine
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import RankSpeed
+from lms3d.experiments.feeding.training_rank import REAL, SYNTHETIC
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
 from lms3d.experiments.harness.table import cell, markdown
 
-KINDS = SYNTHETIC, REAL = "synthetic", "real"
+KINDS = SYNTHETIC, REAL
 
 _DESCRIPTION = """\
 Check a new machine or cluster: images/s of ResNet-50 (training, 14 outputs, Adam) on synthetic and on real images, for
@@ -98,11 +99,11 @@ def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable
 
     shards = str(shards_of(options.data, options.resolution, max(study.ranks)).directory) if kind == REAL else None
     asked = {
-        "data": kind, "shards": shards, "resolution": options.resolution, "batch_size": options.batch_size,
+        "model": "resnet50", "data": kind, "shards": shards, "resolution": options.resolution, "batch_size": options.batch_size,
         "precision": options.precision, "warmup": options.warmup, "laps": options.laps, "steps": options.steps,
     }  # fmt: skip
     return lambda ranks, left: {
-        **study.launch("lms3d.experiments.feeding.benchmark_rank", kind, asked, ranks, left),
+        **study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left),
         "data": kind,
     }
 

@@ -20,7 +20,6 @@ from lms3d.experiments.feeding.spread import Spread, spread
 from lms3d.experiments.harness.store import Record
 
 FORMAT = 1
-PACKAGES = ("tensorflow", "keras", "horovod", "numpy")
 COMPARED = ("model", "resolution", "batch_size", "precision")
 """Settings that must be the same if two results are to be compared."""
 
@@ -72,6 +71,8 @@ def points(parts: Sequence[Record]) -> list[RankSpeed]:
 
 def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
     """The content of the benchmark's file."""
+    from lms3d.training.run_folder import versions
+
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
     results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
@@ -136,16 +137,3 @@ def machines_in_words(machines: Iterable[Mapping[str, Any]]) -> str:
     """Each kind of machine once: its processor, cores and GPU."""
     kinds = {f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}" for m in machines}
     return "; ".join(sorted(kinds))
-
-
-def versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

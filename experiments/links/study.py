@@ -18,10 +18,10 @@ from lms3d.experiments.links.link import SwapLink
 from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds
 
-SHARES = (0.60, 0.50, 0.35, 0.25)
+SHARES = (0.50, 0.35, 0.25, 0.60)
+"""The most important first."""
 FLOOR = 0.0
 """In place of a share: the smallest limit that trained with swapped tensors copied back."""
-BY_IMPORTANCE = (0.50, FLOOR, 0.35, 0.25, 0.60)
 METHODS = (methods.LMS, methods.TFLMS, methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
 UNLIMITED = (methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
 """Methods with one plan whatever the limit, which seldom fit: measured without a limit, too, with the memory that they take."""
@@ -42,7 +42,7 @@ class LinkSchedule:
         self, bench: Bench, wanted: Wanted, resolution: int, links: Sequence[str], shares: Sequence[float]
     ) -> None:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
-        self.links, self.shares = links, sorted(shares, key=_importance)
+        self.links, self.shares = links, shares
         self.place = PartsOfSize(bench, wanted, resolution)
 
     def run(self) -> None:
@@ -139,7 +139,3 @@ def _store(output: Path) -> Path:
 def shown(share: float) -> str:
     """A share in words."""
     return "the floor" if share == FLOOR else f"{share:.0%}"
-
-
-def _importance(share: float) -> int:
-    return BY_IMPORTANCE.index(share) if share in BY_IMPORTANCE else len(BY_IMPORTANCE)

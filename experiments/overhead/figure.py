@@ -14,8 +14,6 @@ from lms3d.scoring.figures.style import BLUE, plain, plt, save
 GIB = 1 << 30
 JOINED = (methods.LMS, methods.COPIED, methods.TFLMS)
 """Methods whose points a line joins: they were measured under several limits."""
-PROCESS = None
-"""In place of a link: the memory of the whole process, which PyTorch's steps have, too."""
 
 
 def draw(places: Iterable[MethodComparison], path: Path) -> Path | None:
@@ -33,7 +31,10 @@ def draw(places: Iterable[MethodComparison], path: Path) -> Path | None:
     for axes, (here, panels) in zip(grid, lines, strict=True):
         for axis, link in zip(axes, panels, strict=False):
             axis.set_visible(True)
-            _process(axis, here) if link is PROCESS else _tensors(axis, here, link)
+            if link is None:
+                _process(axis, here)
+            else:
+                _tensors(axis, here, link)
             axis.set_xlim(left=0)
             plain(axis)
     legend_below(figure, grid.flat, 4)
@@ -41,9 +42,10 @@ def draw(places: Iterable[MethodComparison], path: Path) -> Path | None:
 
 
 def _panels(here: MethodComparison) -> list[str | None]:
+    """The links; None is the memory of the whole process, which is known of PyTorch's steps, too."""
     if here.links:
         return [link for link in here.links if here.over(link)]
-    return ["", PROCESS] if any(r.ratio for r in here.of(methods.LMS)) else []
+    return ["", None] if any(r.ratio for r in here.of(methods.LMS)) else []
 
 
 def _tensors(axis: plt.Axes, here: MethodComparison, link: str) -> None:

@@ -14,7 +14,7 @@ from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import MIB, StudyPart
 
 SHARES = (0.50, 0.35)
-"""The shares of the smallest limit without LMS for which step times are promised."""
+"""The shares of the smallest limit without LMS at which steps are timed."""
 MORE_SHARES = (0.75, 0.42, 0.30, 0.60)
 TOLERANCE = 0.025
 MOST_RUNS = 10
@@ -105,8 +105,8 @@ class PartsOfSize:
                 self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
-        """Measures step times at the limits that were asked for, and at the shares of the promise, for which the smallest limit
-        without LMS is searched."""
+        """Measures step times at the limits that were asked for, and at SHARES, for which the smallest limit without LMS is
+        searched."""
         self.bench.measure(self.part(methods.NONE))
         for limit in self.wanted.limits_mib:
             self._trains(methods.NONE, limit, steps=2)
