@@ -55,52 +55,46 @@ class ClusterResult:
 def points(parts: Sequence[Record]) -> list[RankSpeed]:
     """Parts, one for each data and number of ranks -> points, by data and ranks."""
     made: list[RankSpeed] = []
-    for part in sorted(parts, key=lambda part: (part["data"] == "real", part["ranks"])):
+    order = list(dict.fromkeys(part["data"] for part in parts))
+    for part in sorted(parts, key=lambda part: (order.index(part["data"]), part["ranks"])):
         laps = part["laps"]
         speed = spread([lap["images_per_second"] for lap in laps])
         base = next((point for point in made if point.data == part["data"]), None)
         share = speed.mean / part["ranks"] / (base.speed.mean / base.ranks) if base else None
+        means = {
+            name: sum(lap[name] for lap in laps) / len(laps) if name in laps[0] else None
+            for name in ("waiting", "cores")
+        }
         made.append(
-            RankSpeed(
-                data=part["data"], ranks=part["ranks"], speed=speed, efficiency=share, busy=part["busy"],
-                waiting=sum(lap["waiting"] for lap in laps) / len(laps), cores=sum(lap["cores"] for lap in laps) / len(laps),
-            )
-        )  # fmt: skip
+            RankSpeed(data=part["data"], ranks=part["ranks"], speed=speed, efficiency=share, busy=part["busy"], **means)
+        )
     return made
 
 
-def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """The content of the benchmark's file."""
+def content(
+    parts: Sequence[Record], label: str, settings: dict[str, Any], command: str, used: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The content of a file. parts: `data`, `ranks`, `laps`, `machines` and `busy` of each. used: versions; by default this
+    process's."""
+    from datetime import UTC, datetime
+
     from lms3d.training.run_folder import versions
 
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
-    results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
-    return file_content(results, label, settings, machines, versions(), command)
-
-
-def file_content(
-    results: Sequence[tuple[RankSpeed, Sequence[dict[str, Any]]]],
-    label: str,
-    settings: dict[str, Any],
-    machines: Sequence[dict[str, Any]],
-    used: dict[str, str],
-    command: str,
-) -> dict[str, Any]:
-    """The content of a file. results: points with their laps. used: versions."""
-    from datetime import UTC, datetime
-
-    different = [machine for place, machine in enumerate(machines) if machine not in machines[:place]]
     rows = [
         {
-            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed), "laps": laps,
-            "efficiency": point.efficiency, "waiting": point.waiting, "cores": point.cores, "busy": point.busy,
+            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed),
+            "laps": laps[point.data, point.ranks], "efficiency": point.efficiency, "waiting": point.waiting,
+            "cores": point.cores, "busy": point.busy,
         }
-        for point, laps in results
+        for point in points(parts)
     ]  # fmt: skip
     return {
-        "format": FORMAT, "label": label, "settings": settings, "machines": different, "versions": used,
-        "command": command, "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": rows,
+        "format": FORMAT, "label": label, "settings": settings,
+        "machines": [machine for place, machine in enumerate(machines) if machine not in machines[:place]],
+        "versions": dict(versions() if used is None else used), "command": command,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": rows,
     }  # fmt: skip
 
 
