@@ -37,6 +37,7 @@ from lms3d.experiments.harness.store import Record, Records
 from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.experiments.links import machines
 from lms3d.experiments.links.link import SwapLink
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0
@@ -159,17 +160,11 @@ class _SideBySide:
     def _limit_mib(self) -> int:
         if self.options.memory_limit is not None:
             return int(self.options.memory_limit) // MIB
-        asked = StudyPart(
-            method=methods.PREDICTION,
-            model=self.options.model,
-            resolution=self.options.resolution,
-            steps=0,
-            timed=False,
-        )
-        result = Bench(self.output / "prediction").measure(asked)
-        if result is None or result.outcome != "predicted":
+        wanted = Wanted(model=self.options.model, resolutions=())
+        needs = PartsOfSize(Bench(self.output / "prediction"), wanted, self.options.resolution).prediction
+        if needs is None:
             raise RunFailed("what a step needs could not be predicted; give --memory-limit")
-        return default_limit_mib(result.report)
+        return default_limit_mib(needs)
 
 
 def default_limit_mib(needs: Mapping[str, Any]) -> int:
