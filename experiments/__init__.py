@@ -1,4 +1,5 @@
-"""One module per question: it runs the real commands, keeps what they measured, and writes a table and a figure."""
+"""One module per question: it runs the real commands, keeps what they measured, and writes a table, and a figure if a page shows
+it."""
 
 from pathlib import Path
 

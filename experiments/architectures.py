@@ -19,7 +19,7 @@ from keras import layers
 
 
 @dataclass(frozen=True)
-class Network:
+class PublicNetwork:
     """build: side -> the model of images (side, .., channels). side: the usual one. multiple: every side is a multiple of it."""
 
     build: Callable[[int], keras.Model]
@@ -144,7 +144,7 @@ def _inverted(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 NETWORKS = {
-    "residual-unet": Network(residual_unet, side=64, multiple=8),
-    "segformer": Network(segformer, side=128, multiple=64),
-    "convnext": Network(convnext, side=128, multiple=16),
+    "residual-unet": PublicNetwork(residual_unet, side=64, multiple=8),
+    "segformer": PublicNetwork(segformer, side=128, multiple=64),
+    "convnext": PublicNetwork(convnext, side=128, multiple=16),
 }

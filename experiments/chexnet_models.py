@@ -33,7 +33,7 @@ examples:
   python -m experiments.chexnet_models
   python -m experiments.chexnet_models --data ~/ChestX-ray14 --resolution 224 --epochs 10                   (a GPU)
 
-writes into --output: report.md, models.csv, models.png, NAME/ (the run of each model)
+writes into --output: report.md, models.csv, NAME/ (the run of each model)
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
@@ -78,7 +78,6 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
             commands.run([*of_module("lms3d.train"), *train_words(options, model, output / model)])
     found = [read(output / model, options.batch_size) for model in options.models]
     write_csv(output / "models.csv", COLUMNS, map(_record, found))
-    draw(found, output / "models.png")
     data = "embedded artificial radiographs: AUROC says nothing about patients" if options.data is None else "of --data"
     conditions = (
         f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. "
@@ -127,25 +126,6 @@ def table(found: Sequence[Trained]) -> str:
         for one in found
     ]  # fmt: skip
     return markdown(head, rows)
-
-
-def draw(found: Sequence[Trained], path: Path) -> Path:
-    """AUROC with its interval over images/s."""
-    from lms3d.scoring.figures.style import BLUE, plain, plt, save
-
-    figure, axis = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
-    for one in found:
-        if one.auroc is None:
-            continue
-        low, high = (one.auroc if bound is None else bound for bound in (one.low, one.high))
-        axis.errorbar(
-            one.images_per_second, one.auroc, [[one.auroc - low], [high - one.auroc]], fmt="o", color=BLUE, capsize=3
-        )
-        axis.annotate(one.model, (one.images_per_second, one.auroc), (7, 4), textcoords="offset points")
-    axis.margins(0.3)
-    axis.set(xlabel="images/s in training", ylabel="mean AUROC, test patients")
-    plain(axis)
-    return save(figure, path)
 
 
 def _record(one: Trained) -> dict[str, object]:

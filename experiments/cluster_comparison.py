@@ -18,7 +18,7 @@ from pathlib import Path
 from lms3d import cli, errors
 from lms3d.atomic_files import writable_folder
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.feeding.accepted import COMPARED, Point, Result
+from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed
 from lms3d.experiments.feeding.spread import difference
 from lms3d.experiments.harness import command, page, table
 from lms3d.experiments.harness.table import markdown
@@ -32,7 +32,7 @@ examples:
   python -m experiments.cluster_comparison bare-metal/result.json kubernetes/result.json
   python -m experiments.cluster_comparison a/result.json b/result.json --labels "bare metal" Kubernetes --output comparison
 
-writes into --output: comparison.csv, comparison.png, comparison.md
+writes into --output: comparison.csv, comparison.md
 exit codes: 0 done, 2 wrong option or file"""
 
 _NOTES = """\
@@ -53,11 +53,11 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ClusterPair:
     """The same number of ranks on the same data, in two environments."""
 
-    a: Point
-    b: Point
+    a: RankSpeed
+    b: RankSpeed
 
     @property
     def difference(self) -> float:
@@ -88,7 +88,6 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     found = pairs(a, b)
     output = writable_folder(Path(options.output).expanduser(), "--output")
     write_csv(found, output / "comparison.csv")
-    draw(found, labels, output / "comparison.png", _work(a))
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
@@ -98,7 +97,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     print(f"written: {output}")
 
 
-def pairs(a: Result, b: Result) -> list[Pair]:
+def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:
     """The numbers of ranks and kinds of data that both have. InputError if they did different work, or have nothing in common."""
     for name in COMPARED:
         if a.settings[name] != b.settings[name]:
@@ -108,7 +107,9 @@ def pairs(a: Result, b: Result) -> list[Pair]:
             )
     others = {(point.data, point.ranks): point for point in b.points}
     found = [
-        Pair(a=point, b=others[point.data, point.ranks]) for point in a.points if (point.data, point.ranks) in others
+        ClusterPair(a=point, b=others[point.data, point.ranks])
+        for point in a.points
+        if (point.data, point.ranks) in others
     ]
     if not found:
         raise errors.InputError(
@@ -118,7 +119,7 @@ def pairs(a: Result, b: Result) -> list[Pair]:
     return found
 
 
-def table_of(found: Sequence[Pair], labels: Sequence[str]) -> str:
+def table_of(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
     """A table in article 4's form, with a row for each number of ranks."""
     head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
     lines = []
@@ -129,7 +130,7 @@ def table_of(found: Sequence[Pair], labels: Sequence[str]) -> str:
     return markdown(head, lines)
 
 
-def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
+def summary(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
     """The largest difference, in words."""
     largest = max(found, key=lambda pair: abs(pair.difference))
     first, second = labels if largest.difference >= 0 else (labels[1], labels[0])
@@ -140,7 +141,7 @@ def summary(found: Sequence[Pair], labels: Sequence[str]) -> str:
     return f"The largest difference: {first} trains {more:.1%} more images/s than {second} with {ranks}{sure}."
 
 
-def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
+def unlike(a: ClusterResult, b: ClusterResult, labels: Sequence[str]) -> str:
     """A table of the properties of the machines and the versions of libraries in which the two differ."""
     rows = []
     names = list(dict.fromkeys(name for result in (a, b) for machine in result.machines for name in machine))
@@ -155,7 +156,7 @@ def unlike(a: Result, b: Result, labels: Sequence[str]) -> str:
     return "They differ in:\n\n" + markdown(("", *labels), different)
 
 
-def write_csv(found: Sequence[Pair], path: Path) -> None:
+def write_csv(found: Sequence[ClusterPair], path: Path) -> None:
     """A row for each pair."""
     rows = [
         (
@@ -168,52 +169,21 @@ def write_csv(found: Sequence[Pair], path: Path) -> None:
     table.write_csv(path, COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows], "{:.6g}".format)
 
 
-def draw(found: Sequence[Pair], labels: Sequence[str], path: Path, title: str) -> Path:
-    """A panel for each kind of data: two bars at each number of ranks, std as whiskers, the difference above them."""
-    from lms3d.experiments.harness.figure import legend_below
-    from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, plain, plt, save
-
-    kinds = list(dict.fromkeys(pair.a.data for pair in found))
-    figure, axes = plt.subplots(1, len(kinds), figsize=(5.4 * len(kinds), 4.4), layout="constrained", squeeze=False)
-    for axis, kind in zip(axes[0], kinds, strict=True):
-        these = [pair for pair in found if pair.a.data == kind]
-        for shift, colour, label, points in (
-            (-0.2, BLUE, labels[0], [pair.a for pair in these]), (0.2, ORANGE, labels[1], [pair.b for pair in these]),
-        ):  # fmt: skip
-            axis.bar(
-                [place + shift for place in range(len(these))], [point.speed.mean for point in points], 0.38, color=colour,
-                yerr=[point.speed.std or 0.0 for point in points], label=label, capsize=3, ecolor=GREY,
-            )  # fmt: skip
-        for place, pair in enumerate(these):
-            top = max(point.speed.mean + (point.speed.std or 0.0) for point in (pair.a, pair.b))
-            axis.annotate(
-                _percent(pair), (place, top), (0, 5), textcoords="offset points", ha="center", fontsize=9,
-                color=GREY if pair.is_told_apart is False else "black",
-            )  # fmt: skip
-        axis.set_xticks(range(len(these)), [str(pair.a.ranks) for pair in these])
-        axis.set(title=KINDS.get(kind, kind).capitalize(), xlabel="ranks", ylabel="images/s, all ranks together")
-        axis.margins(y=0.14)
-        plain(axis)
-    legend_below(figure, axes[0])
-    figure.suptitle(title)
-    return save(figure, path)
-
-
-def _speed(point: Point) -> str:
+def _speed(point: RankSpeed) -> str:
     spread = "" if point.speed.std is None else f" ± {point.speed.std:.2g}"
     return f"{point.speed.mean:.4g}{spread}"
 
 
-def _percent(pair: Pair) -> str:
+def _percent(pair: ClusterPair) -> str:
     half = "" if pair.half_interval is None else f" ± {100 * pair.half_interval:.1f}"
     return f"{100 * pair.difference:+.1f}{half} %"
 
 
-def _listed(result: Result) -> str:
+def _listed(result: ClusterResult) -> str:
     return ", ".join(f"{point.data} {point.ranks}" for point in result.points) or "nothing"
 
 
-def _work(result: Result) -> str:
+def _work(result: ClusterResult) -> str:
     what = result.settings
     return f"{what['model']} at resolution {what['resolution']}, batches of {what['batch_size']} a rank, {what['precision']}"
 

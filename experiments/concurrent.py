@@ -30,13 +30,14 @@ from lms3d.experiments.harness import command, methods, page, store
 from lms3d.experiments.harness.bench import Bench, Trainer, means
 from lms3d.experiments.harness.child import Child, ChildFailed
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
 from lms3d.experiments.harness.ranks import RunFailed
 from lms3d.experiments.harness.store import Record, Records
 from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.experiments.links import machines
-from lms3d.experiments.links.link import Link
+from lms3d.experiments.links.link import SwapLink
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 
 WARM_UP = 2
 PATIENCE_SECONDS = 1800.0
@@ -80,7 +81,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     names = ("model", "resolution", "steps", "emulate_link", "memory_limit")
     store.remember({name: getattr(options, name) for name in names}, output)
-    study = _Study(options, output)
+    study = _SideBySide(options, output)
     numbers = sorted({1, *options.processes})
     try:
         for number in numbers:
@@ -93,7 +94,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
         raise SomeFailed(f"{len(failed)} of the runs failed: {failed[0]}")
 
 
-class _Study:
+class _SideBySide:
     """What is run, and where it is kept."""
 
     def __init__(self, options: argparse.Namespace, output: Path) -> None:
@@ -112,18 +113,18 @@ class _Study:
         return [part for kind in KINDS for part in self.records.found(kind)]
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> SwapLink | None:
         """The link, kept with the output: another run would find another. None before there is a step to set its rate."""
         path = self.output / "link.json"
         if path.exists():
-            return Link.parse(json.loads(path.read_text())["word"])
+            return SwapLink.parse(json.loads(path.read_text())["word"])
         alone = [part for part in self.records.found(ALONE) if part["ranks"] == 1]
         if not alone:
             return None
         step = alone[0]["epoch_seconds"][0] / self.options.steps
         link = machines.link(self.options.emulate_link, step, self.options.resolution)
         write_json(path, {"step_seconds": step, "word": str(link)})
-        return Link.parse(str(link))
+        return SwapLink.parse(str(link))
 
     def _run(self, kind: str, number: int, left: float | None) -> Record:
         deadline = math.inf if left is None else time.monotonic() + left
@@ -144,8 +145,8 @@ class _Study:
             "traffic": [one.traffic for one in found], "limit_mib": part.limit_mib,
         }  # fmt: skip
 
-    def _part(self, kind: str, bus: Path) -> Part:
-        part = Part(
+    def _part(self, kind: str, bus: Path) -> StudyPart:
+        part = StudyPart(
             method=methods.NONE, model=self.options.model, resolution=self.options.resolution, warm_up=WARM_UP,
             steps=self.options.steps, timed=False,
         )  # fmt: skip
@@ -159,17 +160,11 @@ class _Study:
     def _limit_mib(self) -> int:
         if self.options.memory_limit is not None:
             return int(self.options.memory_limit) // MIB
-        asked = Part(
-            method=methods.PREDICTION,
-            model=self.options.model,
-            resolution=self.options.resolution,
-            steps=0,
-            timed=False,
-        )
-        result = Bench(self.output / "prediction").measure(asked)
-        if result is None or result.outcome != "predicted":
+        wanted = Wanted(model=self.options.model, resolutions=())
+        needs = PartsOfSize(Bench(self.output / "prediction"), wanted, self.options.resolution).prediction
+        if needs is None:
             raise RunFailed("what a step needs could not be predicted; give --memory-limit")
-        return default_limit_mib(result.report)
+        return default_limit_mib(needs)
 
 
 def default_limit_mib(needs: Mapping[str, Any]) -> int:
@@ -177,7 +172,7 @@ def default_limit_mib(needs: Mapping[str, Any]) -> int:
     return round(max(SHARE * needs["unedited_limit_bytes"], ROOM * needs["floor_bytes"]) / MIB)
 
 
-def _write(study: _Study, numbers: Sequence[int], typed: str) -> str:
+def _write(study: _SideBySide, numbers: Sequence[int], typed: str) -> str:
     """Writes CSV and report.md of what there is, and returns the report."""
     found = study.found()
     write_records(found, study.output / "concurrent.csv")
@@ -188,7 +183,7 @@ def _write(study: _Study, numbers: Sequence[int], typed: str) -> str:
     return page.write(study.output / "report.md", sections)
 
 
-def _conditions(study: _Study, found: Sequence[Record], typed: str) -> str:
+def _conditions(study: _SideBySide, found: Sequence[Record], typed: str) -> str:
     options = study.options
     limit = next((f" of {part['limit_mib']:,} MiB" for part in found if part["kind"] == OWN), "")
     return (
@@ -291,7 +286,7 @@ class Group:
     """
 
     def __init__(
-        self, part: Part, number: int, folder: Path, *, patience_seconds: float, environment: Mapping[str, str],
+        self, part: StudyPart, number: int, folder: Path, *, patience_seconds: float, environment: Mapping[str, str],
         deadline: float = math.inf, start: Callable[..., Trainer] | None = None,
     ) -> None:  # fmt: skip
         self.part, self.number, self.folder = part, number, folder

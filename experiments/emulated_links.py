@@ -4,7 +4,7 @@
    machine stands to its own (`experiments.links.machines`, with the sources). Steps, limits and plans are real.
 2. The step without LMS, which sets those rates, is measured first; the rates are kept with the output.
 3. As in `experiments.lms_overhead` every part is a process under a hard limit, and ratios are taken side by side.
-4. A link that is faster than this machine copies is not emulated: its rows say "model only" and hold what the planner predicts.
+4. A link that is faster than this machine copies is not emulated: `lms3d.plan --machine` simulates steps behind it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.links import machines, study
 from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.study import FLOOR, SHARES, Study
+from lms3d.experiments.links.study import FLOOR, SHARES, LinkSchedule
+from lms3d.experiments.overhead import results
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.experiments.overhead.schedule import Wanted
 
 _DESCRIPTION = """\
@@ -38,18 +40,11 @@ writes into --output: parts/<part>.json, logs/, links.json (the rates), links.cs
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = f"""\
-x no LMS: the median over the steps of (seconds / seconds of a step without LMS, taken just before in another process). Predicted:
-by the planner, before the first step; the predicted x no LMS is relative to its own prediction without LMS. Bound: the longest of
-the plan's computing without what is run again, its bytes out and its bytes in, as x no LMS: no step with these transfers is
-shorter. Share: the limit, or the peak if there is no limit, relative to the smallest limit that trained without LMS. Peak: the
-most bytes that TensorFlow's allocator had handed out. Achieved: bytes / seconds in which a transfer was asked for and had not
-ended. Copies' processor time: what the copies of a step took of this processor, and their share of the processor time of the whole
-step; a device would copy by itself, so that the ratio behind a real link is lower by up to as much. Calibrated: predicted /
-measured x no LMS - 1, once two runs have told how much slower than predicted computing under a plan and transfers are; nothing
-for these two. Model only: the link needs more than {study.REACHED:.0%} of what one thread copies here; the prediction is for
-copies that cost the processor nothing.
-Swapped bytes lie in the memory of the process. LMS and TFLMS keep their first plan unless it runs out of memory: a recovery.
-Recomputation moves no bytes: its rows are the same for every link."""
+{results.NOTES}
+Achieved: bytes / seconds in which a transfer was asked for and had not ended. Copies' processor time: what the copies of a step
+took of this processor, and their share of the processor time of the whole step; a device would copy by itself, so that the ratio
+behind a real link is lower by up to as much. Swapped bytes lie in the memory of the process. Recomputation
+moves no bytes: its rows are the same for every link."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,14 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(options: argparse.Namespace, typed: str) -> None:
     output = writable_folder(Path(options.output).expanduser(), "--output")
     store.remember({"model": options.model, "steps": options.steps}, output)
-    wanted = Wanted(
-        model=options.model, resolutions=options.resolutions, sweep_resolution=min(options.resolutions), steps=options.steps
-    )  # fmt: skip
+    wanted = Wanted(model=options.model, resolutions=options.resolutions, steps=options.steps)
     shares = [*options.shares, *([FLOOR] if options.floor else [])]
     bench = Bench(output, minutes=options.minutes, again=options.again)
     try:
         for resolution in options.resolutions:
-            Study(bench, wanted, resolution, options.emulate_link, shares).run()
+            LinkSchedule(bench, wanted, resolution, options.emulate_link, shares).run()
     finally:
         bench.close()
         print(write(options.model, bench, typed))
@@ -76,19 +69,22 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 def write(model: str, bench: Bench, typed: str) -> str:
     """Writes CSV, figure and report.md of what there is, and returns the report."""
-    from lms3d.experiments.links import figure, report
+    from lms3d.experiments.overhead import figure
 
-    results, rates, output = bench.found(), study.read_rates(bench.folder), bench.folder
-    found = [report.Found(results, model, int(side), rates[side]) for side in sorted(rates, key=int)]
-    report.write_records(found, output / "links.csv")
-    figure.draw(found, output / "links.png")
+    found, rates, output = bench.found(), study.read_rates(bench.folder), bench.folder
+    compared = [MethodComparison(found, model, int(side), rates[side]) for side in sorted(rates, key=int)]
+    results.write_csv([(here, link) for here in compared for link in here.links], output / "links.csv")
+    figure.draw(compared, output / "links.png")
+    sections = ["# LMS behind the links of other machines"]
+    for here in compared:
+        sections += [f"## {model} at {here.resolution}³", f"{here.smallest_limits()} {study.step_in_words(here.rates)}"]
+        for link in here.links:
+            sections += [f"### {machines.title(link)}: {here.word(link)} here", here.table(link)]
     conditions = (
         f"Batch 1, Adam, Dice loss. {page.machine()} One thread copies {1e-9 / copy_seconds_per_byte():.1f} GB/s. "
-        f"{page.effort(results)} Made by `{typed}`."
+        f"{page.effort(found)} Made by `{typed}`."
     )
-    sections = ["# LMS behind the links of other machines", *(report.text(one) for one in found)]
-    sections += ["## Aims", "\n".join(f"- {aim}" for one in found for aim in report.aims(one)), _NOTES]
-    return page.write(output / "report.md", [*sections, *page.gaps(bench), conditions])
+    return page.write(output / "report.md", [*sections, _NOTES, *page.gaps(bench), conditions])
 
 
 def _parser() -> cli.Parser:
@@ -101,7 +97,7 @@ def _parser() -> cli.Parser:
         f"{', '.join(real)}, or a rate of this machine such as 400MB/s or 2.4GB/s+50us (default: all that are named)"
     )
     add("--emulate-link", type=link, nargs="+", metavar="LINK", default=real, help=links)
-    shares = "of the smallest limit without LMS (default: 0.6 0.5 0.35 0.25)"
+    shares = "of the smallest limit without LMS (default: 0.5 0.35 0.25 0.6)"
     add("--shares", type=cli.number(0, 1), nargs="+", metavar="X", default=list(SHARES), help=shares)
     floor = "also at the smallest limit that trains with LMS, which is searched for (default: on)"
     add("--floor", action=argparse.BooleanOptionalAction, default=True, help=floor)

@@ -24,7 +24,7 @@ from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
 from lms3d.experiments.accelerator.sections import SECTIONS
-from lms3d.experiments.accelerator.study import FAILED, Study
+from lms3d.experiments.accelerator.study import FAILED, GpuStudy
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
@@ -46,7 +46,7 @@ examples:
   python -m experiments.gpu_case_study --minutes 20 --output runs/gpu-case-study      # go on
   python -m experiments.gpu_case_study --rehearse       # on a processor, at toy size: does every section run?
 
-writes into --output: report.md, gpu_case_study.csv, gpu_case_study.png, sections/, parts/, logs/
+writes into --output: report.md, gpu_case_study.csv, sections/, parts/, logs/
 exit codes: 0 done or out of time (run again to go on), 1 a section failed (the page says why), 2 no GPU or wrong option,
 130 interrupted (run again to go on)"""
 
@@ -71,7 +71,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
         side_by_side=chosen.side_by_side,
         need_bytes=chosen.need,
     )
-    study = Study(output, chosen, trainings, rehearsed=options.rehearse)
+    study = GpuStudy(output, chosen, trainings, rehearsed=options.rehearse)
     try:
         with command.stoppable():
             study.run(options.minutes - (time.monotonic() - started) / 60, only=options.only)

@@ -5,15 +5,13 @@
    compares seconds that lie beside each other, not minutes. Several runs, each with ranks that were started anew.
 3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
    as a step would last. So a machine without a GPU shows what a GPU would find.
-4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended, and
-   once more by tf.data itself.
+4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended.
 5. Every rank has the same cores at any number of ranks.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,13 +19,12 @@ from pathlib import Path
 
 from lms3d import cli
 from lms3d.device import machine
-from lms3d.experiments.feeding import alone, results, timeline
+from lms3d.experiments.feeding import alone, results
 from lms3d.experiments.feeding.results import ALONE, DEVICE, TRAINING
-from lms3d.experiments.feeding.study import Study, add_options
-from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness import command, page, rank_study
+from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import BUSY_SECONDS
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.profiling.lanes import Trace
 from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
@@ -42,22 +39,21 @@ _EPILOG = """\
 examples:
   python -m experiments.input_pipeline
   python -m experiments.input_pipeline --ranks 2 --kinds alone                 # what is promised; 5 minutes
-  python -m experiments.input_pipeline --timelines --ranks 2                   # when the device waits, and for what
   python -m experiments.input_pipeline --ranks 1 2 4 8 --data ~/ChestX-ray14 --training-resolution 224 --batch-size 64
   python -m experiments.input_pipeline --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/ChestX-ray14
 
-writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/; timelines.md, .csv and .png, timelines/
+writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/
 exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 _NOTES = """\
 Images/s: of all ranks together, the median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
 nothing. With one core for each of N ranks new / old is therefore about N, hardly more; with more cores it grows with them.
 Device waits: time in next(iterator) / time of the steps, the mean over the ranks; each step has ended before the next batch is
-asked for, so nothing hides this wait. If no network trains, the device sleeps for the time of a step. By tf.data: the same
-wait from its own iterator op, in steps of their own under the profiler.
+asked for, so nothing hides this wait. If no network trains, the device sleeps for the time of a step.
 Cores in use: CPU time / time, of all ranks; while training on a CPU the network's cores are among them.
 Ratios are those of windows of the same round (least to most); runs: the median of each run, of ranks that were started anew;
-found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less.
+found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less;
+others: the cores that these took meanwhile.
 Shards are in the page cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
 
 
@@ -68,44 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
-    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank", "timelines")
+    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
-    study = Study.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
-    if options.timelines:
-        _timelines(study, options, typed)
-        return
+    study = RankStudy.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
     if TRAINING in options.kinds:
         study.launcher.command(1, [])  # it is there
     kinds = [kind for kind in results.KINDS if kind in options.kinds]
     study.measure(kinds, partial(_maker, study, options), lambda: _report(study, options, typed))
 
 
-def _timelines(study: Study, options: argparse.Namespace, typed: str) -> None:
-    """Profiles of some steps with each order; timelines.md, .csv and .png."""
-    from lms3d.experiments.feeding.images import shards_of
-
-    found: dict[tuple[str, str], Trace] = {}
-    if options.again:
-        shutil.rmtree(study.output / "timelines", ignore_errors=True)
-    for kind in [kind for kind in timeline.TIMED if kind in options.kinds]:
-        resolution = options.training_resolution if kind == TRAINING else options.resolution
-        asked = {
-            "shards": str(shards_of(options.data, resolution, max(study.ranks)).directory), "ranks": max(study.ranks),
-            "batch_size": options.batch_size, "steps": options.steps, "model": options.model, "resolution": resolution,
-            "precision": options.precision, "device_speed": options.device_speed if kind == DEVICE else None,
-            "cores": study.cores_per_rank,
-        }  # fmt: skip
-        traces = timeline.profiles(kind, asked, options.orders, study.output / "timelines")
-        found |= {(kind, order): trace for order, trace in traces.items()}
-    timeline.write(found, options.batch_size, study.output)
-    table = timeline.table(found, options.batch_size)
-    conditions = _conditions(options, study.cores_per_rank, typed)
-    sections = ["# Timelines of the input pipeline", table, timeline.NOTES, conditions]
-    print(page.write(study.output / "timelines.md", sections))
-    print(f"written: {study.output}")
-
-
-def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
+def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind, on shards that are there."""
     from lms3d.experiments.feeding.images import shards_of
 
@@ -115,7 +83,7 @@ def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[...
 
 
 def _alone(
-    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
 ) -> Record:  # fmt: skip
     cores = study.cores_per_rank and study.cores_per_rank * ranks
     return alone.measure(
@@ -126,17 +94,17 @@ def _alone(
 
 
 def _training(
-    study: Study, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
+    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
 ) -> Record:  # fmt: skip
     asked = {
         "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
         "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
         "precision": options.precision,
     }  # fmt: skip
-    return study.launch("training_rank", kind, asked, ranks, left)
+    return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
 
 
-def _report(study: Study, options: argparse.Namespace, typed: str) -> list[str]:
+def _report(study: RankStudy, options: argparse.Namespace, typed: str) -> list[str]:
     """Writes CSV and figure of what there is, and returns the sections of report.md."""
     from lms3d.experiments.feeding import figure
 
@@ -165,9 +133,6 @@ def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> s
         f"Without a network: {options.runs} runs of {options.rounds} rounds, windows of {options.window:g} s, a device of "
         f"{options.device_speed:g} images/s a rank; training: {options.training_rounds} rounds of {options.steps} steps."
     )
-    if options.timelines:
-        ranks = max(options.ranks)
-        done = f"Rank 0 of {ranks}, {options.steps} steps each; a device of {options.device_speed:g} images/s."
     bound = f"{cores} for each rank" if cores else "not bound to ranks"
     data = "embedded radiographs" if options.data is None else "of --data"
     return (
@@ -179,8 +144,9 @@ def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> s
 def _parser() -> cli.Parser:
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
-    add_options(parser, "input-pipeline")
+    rank_study.add_options(parser, "input-pipeline")
     add, count = parser.add_argument, cli.whole(1)
+    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     add("--kinds", choices=tuple(results.KINDS), nargs="+", default=list(results.KINDS), help="what (default: all)")
     add("--orders", choices=ORDERS, nargs="+", default=list(ORDERS), help="which orders (default: all)")
     add("--batch-size", type=count, metavar="N", default=32, help="images a batch and rank (default: 32)")
@@ -197,8 +163,6 @@ def _parser() -> cli.Parser:
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
     steps = "steps of each turn in training (default: 100; without a GPU 15)"
     add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
-    drawn = "instead of this, profile --steps steps with each order (kinds device and training) and draw timelines"
-    add("--timelines", action="store_true", default=False, help=drawn)
     return parser
 
 

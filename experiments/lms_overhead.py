@@ -19,8 +19,10 @@ from lms3d import cli, errors
 from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import MIB, Result
-from lms3d.experiments.overhead import over_resolution, promises, results, schedule
+from lms3d.experiments.harness.part import MIB, PartResult
+from lms3d.experiments.harness.table import write_csv
+from lms3d.experiments.overhead import over_resolution, results, schedule
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.units import format_size
 
 RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)
@@ -35,27 +37,23 @@ Each part is saved as it finishes; started again with the same --output only wha
 _EPILOG = """\
 examples:
   python -m experiments.lms_overhead --minutes 25
-  python -m experiments.lms_overhead --resolutions 96 --only limits sweep
+  python -m experiments.lms_overhead --resolutions 96 --only limits times
   python -m experiments.lms_overhead --resolutions 144 192 --limits 16GiB      (a GPU)
   python -m experiments.lms_overhead --over-resolution         # one limit, rising resolutions: the case study's figure
 
 groups of --only: times (LMS at --limits, and at 50 % and 35 % of the smallest limit without it, which is found first), limits
 (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may have other work), tries
-(whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), sweep (12
-limits x 3 models at a small size; not timed), curve (LMS at more limits)
-writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv, .md and .png
+(whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), curve (LMS at
+more limits)
+writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv and .md
 exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
-_NOTES = """\
-Step: the median. x no LMS: the median over the steps of (seconds / seconds of a step without LMS, taken just before in another
-process; before and after, if that process would hold more than a third of the machine's memory). Peak: the most bytes that
-TensorFlow's allocator had handed out, weights included. Resident: the most anonymous memory of the process during a step above
-what it had after importing the framework; it contains all that Python holds of the traced graph.
+_NOTES = f"""\
+{results.NOTES}
 PyTorch has no hard limit on a CPU and counts no bytes there, so that it is compared by resident memory alone; on a CPU
-save_on_cpu copies tensors within the same memory and cannot save any. Predicted: what the planner said / measured - 1.
-Swapped out: also the size of the swap files, since each tensor has a file of its own.
-LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory: a recovery.
-`no LMS` runs the same traced step, unedited; `Keras fit as it is` is Keras's own way to trace and run it."""
+save_on_cpu copies tensors within the same memory and cannot save any. Swapped out: also the size of the swap files, since each
+tensor has a file of its own. `no LMS` runs the same traced step, unedited; `Keras fit as it is` is Keras's own way to trace and run
+it. overhead.csv also has the seconds of the first step, which traces, plans and rewrites."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +69,6 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     wanted = schedule.Wanted(
         model=options.model,
         resolutions=options.resolutions or usual,
-        sweep_resolution=options.sweep_resolution,
         limits_mib=[size // MIB for size in options.limits or ([16 << 30] if on_gpu else [1 << 30] if rising else [])],
         steps=options.steps,
         copied=not on_gpu,
@@ -94,15 +91,13 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 
 def write_over_resolution(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
-    """Writes CSV, figure and over_resolution.md of what there is, and returns the text."""
+    """Writes CSV and over_resolution.md of what there is, and returns the text."""
     limit_mib, output = wanted.limits_mib[0], bench.folder
-    found = over_resolution.points(bench, wanted, limit_mib)
-    over_resolution.write_points(found, output / "over_resolution.csv")
-    over_resolution.draw(found, output / "over_resolution.png")
+    found = over_resolution.rows(bench, wanted, limit_mib)
+    write_csv(output / "over_resolution.csv", over_resolution.COLUMNS, found)
     title = f"# The cost of a hard limit of {format_size(limit_mib * MIB)} over the resolution: {wanted.model}"
-    conditions = _conditions([point.result for point in found], typed)
-    sections = [title, over_resolution.table(found), over_resolution.NOTES, conditions, *page.gaps(bench)]
-    return page.write(output / "over_resolution.md", sections)
+    sections = [title, over_resolution.table(found), over_resolution.NOTES, _conditions(bench.found(), typed)]
+    return page.write(output / "over_resolution.md", [*sections, *page.gaps(bench)])
 
 
 def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
@@ -110,16 +105,17 @@ def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
     from lms3d.experiments.overhead import figure
 
     found, output = bench.found(), bench.folder
-    results.write_csv(found, output / "overhead.csv")
-    figure.draw(found, wanted.model, wanted.resolutions, output / "overhead.png")
-    made = promises.promises(found, wanted.model, wanted.resolutions, wanted.sweep_resolution)
-    sections = ["# What training in less memory costs", *results.tables(found, wanted.model, wanted.resolutions)]
-    sections += [results.sweep_table(found, wanted.sweep_resolution)] if "sweep" in wanted.groups else []
-    sections += [_NOTES, _conditions(found, typed), *page.gaps(bench), "## Promises"]
-    return page.write(output / "report.md", [*sections, "\n".join(f"- {promise}" for promise in made)])
+    places = list(dict.fromkeys((r.part.model, r.part.resolution) for r in found))
+    results.write_csv([(MethodComparison(found, *place), "") for place in places], output / "overhead.csv")
+    compared = [MethodComparison(found, wanted.model, resolution) for resolution in wanted.resolutions]
+    figure.draw(compared, output / "overhead.png")
+    sections = ["# What training in less memory costs"]
+    for here in compared:
+        sections += [f"## {here.model} at {here.resolution}³", here.table(), here.smallest_limits(), here.same_bits()]
+    return page.write(output / "report.md", [*sections, _NOTES, _conditions(found, typed), *page.gaps(bench)])
 
 
-def _conditions(found: Sequence[Result], typed: str) -> str:
+def _conditions(found: Sequence[PartResult], typed: str) -> str:
     devices = ", ".join(dict.fromkeys(r.device for r in found if r.device)) or "none"
     return f"Batch 1, Adam, Dice loss. Devices: {devices}. {page.machine()} {page.effort(found)} Made by `{typed}`."
 
@@ -139,7 +135,6 @@ def _parser() -> cli.Parser:
     add("--over-resolution", action="store_true", default=False, help=rising)
     add("--steps", type=cli.whole(1), metavar="N", default=5, help="measured steps of a part (default: 5)")
     add("--only", choices=schedule.GROUPS, nargs="+", default=schedule.GROUPS, help="groups of parts (default: all)")
-    command.add_resolution(parser, 64, option="--sweep-resolution", what="size of the sweep's volumes")
     command.add_minutes(parser)
     command.add_again(parser)
     command.add_output(parser, None, "overhead-MODEL")

@@ -19,10 +19,9 @@ from lms3d.experiments.harness.published import HIGH, LOW, NEXT
 from lms3d.experiments.harness.store import Record, UpToDate
 from lms3d.experiments.harness.table import write_csv
 from lms3d.experiments.machines import calibration, ours, predictions, report, steps
-from lms3d.experiments.machines.calibration import Tried
-from lms3d.experiments.machines.ours import Case
-from lms3d.experiments.machines.predictions import Row
-from lms3d.experiments.machines.steps import ARTICLE, Step
+from lms3d.experiments.machines.ours import PlannedCase
+from lms3d.experiments.machines.predictions import PredictedFigure
+from lms3d.experiments.machines.steps import ARTICLE, TracedStep
 from lms3d.machines import machine_files
 from lms3d.machines.model import MachineModel
 
@@ -74,7 +73,7 @@ def _machines() -> dict[str, MachineModel]:
     return {name: machine_files.load(name) for name in machine_files.names()}
 
 
-def _traced(network: str, side: int, largest: int) -> Step:
+def _traced(network: str, side: int, largest: int) -> TracedStep:
     """The step at the side that stands for `side` if `largest` stands for 192."""
     return steps.traced(network, max(16, round(side * largest / HIGH / 16) * 16))
 
@@ -85,16 +84,13 @@ def _published(machines: Mapping[str, MachineModel], side: int) -> Record:
     fitted = calibration.machines(low.graph, machines)
     x86 = fitted[published.X86]
     tried = calibration.tried(high.graph, x86, calibration.batch_bytes(HIGH))
-    graphs, target = {LOW: low.graph, HIGH: high.graph}, published.X86_HIGH.epoch_seconds
-    best = {mode: calibration.nearest([t for t in tried if t.sync_mode == mode], target) for mode in calibration.MODES}
-    model = predictions.Model(graphs, fitted, calibration.nearest(tried, target))
-    others = {mode: predictions.Model(graphs, fitted, one).epoch(published.AC922_HIGH) for mode, one in best.items()}
+    chosen = calibration.nearest(tried, published.X86_HIGH.epoch_seconds)
+    model = predictions.Model({LOW: low.graph, HIGH: high.graph}, fitted, chosen)
     rate = x86.batch_bytes_per_second
     assert rate is not None, "calibration 2 sets it"
     return {
         "factor": calibration.factor(low.graph, machines[published.AC922], published.AC922_LOW.epoch_seconds),
-        "batch_bytes_per_second": rate.value, "tried": [asdict(one) for one in tried],
-        "ac922_epochs": [others[mode] for mode in calibration.MODES],
+        "batch_bytes_per_second": rate.value, "tflms": asdict(chosen),
         "needed_bytes": [low.needed_bytes, above.needed_bytes, high.needed_bytes],
         "limit_bytes": machines[published.AC922].limit_bytes,
         "rows": [asdict(row) for row in predictions.rows(model)],
@@ -107,7 +103,7 @@ def _fitted(machines: Mapping[str, MachineModel], part: Record) -> dict[str, Mac
     return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
 
 
-def _ours(case: Case, machine: MachineModel, side: int) -> Record:
+def _ours(case: PlannedCase, machine: MachineModel, side: int) -> Record:
     return ours.compare(case, _traced(case.network, case.side, side), machine)
 
 
@@ -115,16 +111,14 @@ def write(output: Path, part: Record, cases: Sequence[Record], typed: str) -> st
     """Writes tables and figure of what there is, and returns the report."""
     from lms3d.experiments.machines import figure
 
-    rows, tried = [Row(**row) for row in part["rows"]], [Tried(**one) for one in part["tried"]]
+    rows = [PredictedFigure(**row) for row in part["rows"]]
     write_csv(output / "published.csv", report.COLUMNS, report.records(rows))
     if cases:
         columns = list(dict.fromkeys(name for one in cases for name in one))
         write_csv(output / "ours.csv", columns, cases)
     figure.draw(rows, cases, output / "machines.png")
     when = f"Worked out by `{typed}`; nothing was trained. {page.machine()}"
-    return page.write(
-        output / "report.md", report.sections(part, rows, tried, cases, _machines(), f"{_NOTES}\n\n{when}")
-    )
+    return page.write(output / "report.md", report.sections(part, rows, cases, _machines(), f"{_NOTES}\n\n{when}"))
 
 
 def _parser() -> cli.Parser:

@@ -1,32 +1,42 @@
-"""What a prediction takes of memory and disk: a volume on disk in, a label map and its uncertainty out, in a process of its own.
-
-    python -m experiments.prediction_memory --side 512 --memory-limit 320MiB
-    python -m experiments.prediction_memory --side 256 --outputs 100 --memory-limit 400MiB
-    python -m experiments.prediction_memory --side 128 --depth 256 --memory-limit 100MiB      # twice the depth of a cube
-
-The network is a small U-Net with random weights. The grid of the files is as fine as the network's, or --native.
-"""
+"""`python -m experiments.prediction_memory`: what does a prediction take of memory? A volume on disk in, a label map and its
+uncertainty out. The network is a small U-Net with random weights."""
 
 from __future__ import annotations
 
 import argparse
-import threading
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from lms3d.units import format_size, parse_size
+from lms3d import cli
+from lms3d.experiments.harness import command
+from lms3d.experiments.harness.talk import Resident
+from lms3d.units import format_size
 
-_PERIOD_SECONDS = 0.05
+_DESCRIPTION = """\
+Predict an artificial volume with a small U-Net, slab by slab, from disk to disk, and print the seconds and the memory that this
+process takes. The grid of the files is as fine as the network's, or --native."""
+
+_EPILOG = """\
+examples:
+  python -m experiments.prediction_memory --side 512 --memory-limit 320MiB
+  python -m experiments.prediction_memory --side 256 --outputs 100 --memory-limit 400MiB
+  python -m experiments.prediction_memory --side 128 --depth 256 --memory-limit 100MiB      # twice the depth of a cube
+
+exit codes: 0 done, 2 wrong option, 3 does not fit into the limit, 130 interrupted"""
 
 
-def main() -> None:
-    options = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Predicts and prints. Returns the exit code."""
+    return command.main("prediction_memory", _parser, _measure, arguments)
+
+
+def _measure(options: argparse.Namespace, typed: str) -> None:
     from lms3d.device import startup
 
     startup.start_tensorflow(limit_bytes=options.memory_limit)
@@ -39,18 +49,19 @@ def main() -> None:
     shape = (options.side, options.side, options.depth or options.side)
     keras.utils.set_random_seed(0)
     model = models.build("unet3d", input_shape=(*shape, 1), outputs=options.outputs, filters=(4, 8, 8))
-    with TemporaryDirectory(dir=options.folder) as folder, _watched() as memory:
+    with TemporaryDirectory(dir=options.folder) as folder:
+        memory = Resident()
         lms = lms3d.LMS(tier="disk", swap_dir=folder, mapped=not options.copied)
         begun = time.monotonic()
         network = inference.streamer(model, shape, lms=lms)
         planned, sliced = time.monotonic(), lms.report.slabs if lms.report else ()
         _predict(network, shape, options, Path(folder))
         lms.close()
-        seconds = time.monotonic() - planned
+        seconds, most = time.monotonic() - planned, memory.idle_bytes + memory.take_peak()
     print(f"{'x'.join(map(str, shape))}, {options.outputs} outputs, limit {format_size(options.memory_limit)}")
     print(f"planned in {planned - begun:.0f} s, predicted in {seconds:.0f} s; slabs {sliced or 'none'}")
-    print(f"before: {format_size(memory.before)}; at most {format_size(memory.anonymous)} of its own", end="")
-    print(f", and {format_size(memory.whole)} with pages of files, which the system may take back")
+    print(f"before: {format_size(memory.idle_bytes)}; at most {format_size(most)} of its own", end="")
+    print(f", and {format_size(memory.whole_bytes)} with pages of files, which the system may take back")
     print(f"probabilities as a whole: {format_size(int(np.prod(shape)) * options.outputs * 4)}")
 
 
@@ -74,51 +85,21 @@ def _predict(network: Any, shape: tuple[int, int, int], options: argparse.Namesp
         nifti.write(placed, folder / "uncertainty.nii", header, entropy.independent)
 
 
-class _Memory:
-    """The bytes of this process: before, and the most at once, its own alone and with pages of files."""
-
-    def __init__(self) -> None:
-        self.before, _ = self._now()
-        self.anonymous = self.whole = 0
-        self.ended = threading.Event()
-
-    def watch(self) -> None:
-        while not self.ended.wait(_PERIOD_SECONDS):
-            own, whole = self._now()
-            self.anonymous, self.whole = max(self.anonymous, own), max(self.whole, whole)
-
-    @staticmethod
-    def _now() -> tuple[int, int]:
-        lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
-        values = {line[0].rstrip(":"): int(line[1]) << 10 for line in lines if line[-1:] == ["kB"]}
-        return values["RssAnon"], values["VmRSS"]
-
-
-@contextmanager
-def _watched() -> Iterator[_Memory]:
-    memory = _Memory()
-    thread = threading.Thread(target=memory.watch, daemon=True)
-    thread.start()
-    try:
-        yield memory
-    finally:
-        memory.ended.set()
-        thread.join()
-
-
-def _parser() -> argparse.ArgumentParser:
-    assert __doc__ is not None
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--side", type=int, default=256, help="voxels along each axis (default: 256)")
-    add("--depth", type=int, default=None, help="voxels along the third axis (default: the side)")
-    add("--native", type=int, default=None, help="voxels along each axis of the files' grid (default: the network's)")
-    add("--outputs", type=int, default=3, help="channels of the network's output (default: 3)")
-    add("--memory-limit", type=parse_size, default=parse_size("320MiB"), help="TensorFlow's limit (default: 320MiB)")
-    add("--copied", action="store_true", help="swapped tensors are copied back, so that no page of a file is mapped")
-    add("--folder", type=Path, default=None, help="where files lie (default: the system's temporary folder)")
+def _parser() -> cli.Parser:
+    parser = cli.Parser(prog="python -m experiments.prediction_memory", description=_DESCRIPTION, epilog=_EPILOG)
+    add, count = parser.add_argument, cli.whole(1)
+    add("--side", type=count, metavar="N", default=256, help="voxels along each axis (default: 256)")
+    add("--depth", type=count, metavar="N", default=None, help="voxels along the third axis (default: the side)")
+    native = "voxels along each axis of the files' grid (default: the network's)"
+    add("--native", type=count, metavar="N", default=None, help=native)
+    add("--outputs", type=count, metavar="N", default=3, help="channels of the network's output (default: 3)")
+    command.add_size(parser, "--memory-limit", "320MiB", "TensorFlow's limit (default: 320MiB)")
+    copied = "copy back what was swapped, so that no page of a file is mapped (default: off)"
+    add("--copied", action="store_true", default=False, help=copied)
+    folder = "where files lie (default: the system's temporary folder)"
+    add("--folder", type=cli.path, metavar="DIR", default=None, help=folder)
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

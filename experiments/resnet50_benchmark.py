@@ -18,13 +18,14 @@ from lms3d import cli
 from lms3d.atomic_files import write_json
 from lms3d.device import machine
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.feeding.accepted import Point
-from lms3d.experiments.feeding.study import Study, add_options
-from lms3d.experiments.harness import command, page
+from lms3d.experiments.feeding.accepted import RankSpeed
+from lms3d.experiments.feeding.training_rank import REAL, SYNTHETIC
+from lms3d.experiments.harness import command, page, rank_study
+from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
 from lms3d.experiments.harness.table import cell, markdown
 
-KINDS = SYNTHETIC, REAL = "synthetic", "real"
+KINDS = SYNTHETIC, REAL
 
 _DESCRIPTION = """\
 Check a new machine or cluster: images/s of ResNet-50 (training, 14 outputs, Adam) on synthetic and on real images, for
@@ -62,7 +63,7 @@ def _benchmark(options: argparse.Namespace, typed: str) -> None:
     names = ("resolution", "batch_size", "precision", "warmup", "laps", "steps", "launcher")
     data = "embedded radiographs" if options.data is None else options.data.name
     settings = {"model": "resnet50", **{name: getattr(options, name) for name in names}, "images": data}
-    study = Study.begin(options, settings)
+    study = RankStudy.begin(options, settings)
     study.launcher.command(1, [])  # it is there
     settings["cores_per_rank"] = study.cores_per_rank
     kinds = [kind for kind in KINDS if kind in options.kinds]
@@ -73,7 +74,7 @@ def _benchmark(options: argparse.Namespace, typed: str) -> None:
         print(judge(wanted, options.kinds, options.expect, most))
 
 
-def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: int) -> str:
+def judge(found: Sequence[RankSpeed], kinds: Sequence[str], expected: float, ranks: int) -> str:
     """A sentence if the slowest kind of data reaches `expected` images/s; TooSlow if it does not, or if a kind is missing."""
     missing = sorted(set(kinds) - {point.data for point in found})
     if missing:
@@ -92,19 +93,22 @@ def judge(found: Sequence[Point], kinds: Sequence[str], expected: float, ranks: 
     raise TooSlow(f"--expect {expected:g}: found {where}{interval}; {hint}")
 
 
-def _maker(study: Study, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
+def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable[..., Record]:
     """(ranks, seconds left) -> a part of this kind of data."""
     from lms3d.experiments.feeding.images import shards_of
 
     shards = str(shards_of(options.data, options.resolution, max(study.ranks)).directory) if kind == REAL else None
     asked = {
-        "data": kind, "shards": shards, "resolution": options.resolution, "batch_size": options.batch_size,
+        "model": "resnet50", "data": kind, "shards": shards, "resolution": options.resolution, "batch_size": options.batch_size,
         "precision": options.precision, "warmup": options.warmup, "laps": options.laps, "steps": options.steps,
     }  # fmt: skip
-    return lambda ranks, left: {**study.launch("benchmark_rank", kind, asked, ranks, left), "data": kind}
+    return lambda ranks, left: {
+        **study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left),
+        "data": kind,
+    }
 
 
-def _report(study: Study, options: argparse.Namespace, settings: dict[str, Any], typed: str) -> list[str]:
+def _report(study: RankStudy, options: argparse.Namespace, settings: dict[str, Any], typed: str) -> list[str]:
     """Writes result.json of what there is, and returns the sections of report.md."""
     found = study.found(KINDS)
     content = accepted.content(found, options.label, settings, typed)
@@ -114,7 +118,7 @@ def _report(study: Study, options: argparse.Namespace, settings: dict[str, Any],
     return [*sections, *page.gaps(study.records, found), _conditions(content)]
 
 
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[RankSpeed]) -> str:
     """A table in the article's form: data, ranks, images/s."""
     head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
     rows = [
@@ -140,8 +144,9 @@ def _conditions(content: dict[str, Any]) -> str:
 def _parser() -> cli.Parser:
     gpu = machine.has_nvidia_driver()
     parser = cli.Parser(prog="python -m experiments.resnet50_benchmark", description=_DESCRIPTION, epilog=_EPILOG)
-    add_options(parser, "resnet50-benchmark")
+    rank_study.add_options(parser, "resnet50-benchmark")
     add, count = parser.add_argument, cli.whole(1)
+    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
     add("--kinds", choices=KINDS, nargs="+", default=list(KINDS), help="of data (default: both)")
     images = "images a step and rank (default: 64; without a GPU 32)"
     add("--batch-size", type=count, metavar="N", default=64 if gpu else 32, help=images)

@@ -9,17 +9,23 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from lms3d import cli, errors
 from lms3d.atomic_files import writable_folder, write_json
-from lms3d.experiments.harness import command, page, store
-from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.harness.ranks import Launcher, default_cores_per_rank
-from lms3d.experiments.scalability import model_report, probe, result, runs, table
+from lms3d.experiments.harness import command, page, rank_study
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.harness.rank_study import RankStudy
+from lms3d.experiments.harness.ranks import Launcher, RunFailed
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.scalability import measured, model_report, probe, result, table
 from lms3d.experiments.scalability.case_study import fitted
+from lms3d.experiments.scalability.measured import Measurement
 from lms3d.experiments.scalability.model import STRONG, WEAK
 
 _DESCRIPTION = """\
@@ -35,7 +41,7 @@ examples:
   python -m experiments.scaling --ranks 1 2 4 8 --task chexnet --data ~/ChestX-ray14 -- --batch-size 64 --no-lms
   python -m experiments.scaling --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/BraTS2020 --resolution 192
 
-writes into --output: scaling.csv, scaling.png, report.md, result.json (for experiments.cluster_comparison), model.csv, model.png,
+writes into --output: scaling.csv, report.md, result.json (for experiments.cluster_comparison), model.csv,
 probe.json; runs/, logs/, parts/
 exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
@@ -52,37 +58,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _scaling(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
     if options.model_only:
-        _model(output)
-        print(f"written: {output}")
+        print(model_report.report())
+        _write_model(writable_folder(Path(options.output).expanduser(), "--output"))
+        print(f"written: {options.output}")
         return
     if options.epochs < 2:
         raise errors.InputError("--epochs 1: expected at least 2, since the first epoch is warm-up")
-    runner = _runner(options, output)
-    wanted = runs.wanted(sorted(set(options.ranks)), options.scaling, _training(options), options.weak_steps)
-    try:
+    study = _begun(options)
+    if options.probe:
         with command.stoppable():
-            if options.probe:
-                probe.run(runner.launcher, max(2, *options.ranks), output)
-            for run in wanted:
-                runner.train(run)
-                _write_measured(runner, options.label, typed)
-    finally:
-        print(_write_measured(runner, options.label, typed))
-        _model(output)
-        print(f"written: {output}")
-    if runner.failed:
-        raise SomeFailed(f"{len(runner.failed)} of the runs failed: {runner.failed[0]}")
+            probe.run(study.launcher, max(2, *options.ranks), study.output)
+    _write_model(study.output)
+    maker = partial(_maker, study, _training(options), options.weak_steps)
+    study.measure(options.scaling, maker, lambda: _report(study, options.label, typed))
 
 
-def _runner(options: argparse.Namespace, output: Path) -> runs.Runner:
-    cores = options.cores_per_rank or default_cores_per_rank(max(options.ranks))
-    launcher = Launcher(template=options.launcher, cores_per_rank=cores)
-    launcher.command(1, [])  # InputError now, not after a run
+def _begun(options: argparse.Namespace) -> RankStudy:
+    Launcher(template=options.launcher).command(1, [])  # InputError now, before anything is kept
     settings = {name: getattr(options, name) for name in ("weak_steps", "launcher")}
-    store.remember({"training": _training(options), **settings, "cores_per_rank": cores}, output)
-    return runs.Runner(output, launcher, minutes=options.minutes, again=options.again)
+    return RankStudy.begin(options, {"training": _training(options), **settings})
+
+
+def _maker(
+    study: RankStudy, training: Sequence[str], weak_steps: int, scaling: str
+) -> Callable[[int, float | None], Record]:
+    """(ranks, seconds left) -> what a run of this kind measured. Strong: an epoch is one pass over the data, on any number of
+    ranks. Weak: it is `weak_steps` steps of each rank, and validation is one step of each."""
+    own = ("--steps-per-epoch", str(weak_steps), "--validation-steps", "1") if scaling == WEAK else ()
+
+    def train(ranks: int, left: float | None) -> Record:
+        run_dir, log = (study.output / folder / f"{scaling}-{ranks}" for folder in ("runs", "logs"))
+        shutil.rmtree(run_dir, ignore_errors=True)  # of a run that was stopped: its times hold a second warm-up
+        program = [*of_module("lms3d.train"), *training, *own, "--output", str(run_dir)]
+        study.launcher.run(ranks, program, log.with_suffix(".txt"), patience_seconds=left)
+        try:
+            return asdict(measured.read(run_dir, scaling=scaling, ranks=ranks))
+        except errors.InputError as error:
+            raise RunFailed(str(error)) from None
+
+    return train
 
 
 def _training(options: argparse.Namespace) -> list[str]:
@@ -92,36 +107,27 @@ def _training(options: argparse.Namespace) -> list[str]:
     return [*words, "--epochs", str(options.epochs), *options.training]
 
 
-def _model(output: Path) -> None:
-    """Print the model's tables, then write its CSV and figure."""
-    print(model_report.report(), flush=True)
+def _write_model(output: Path) -> None:
     model_report.write_predictions(model_report.predictions(fitted()), output / "model.csv")
-    from lms3d.experiments.scalability import figure  # after the tables: Matplotlib takes longer than they do
-
-    figure.draw_model(output / "model.png")
 
 
-def _write_measured(runner: runs.Runner, label: str, typed: str) -> str:
-    """Writes CSV, figure, result.json and report.md of what there is, and returns the report of the real runs."""
-    from lms3d.experiments.scalability import figure
-
-    found, output = runner.measurements(), runner.folder
+def _report(study: RankStudy, label: str, typed: str) -> list[str]:
+    """Writes CSV and result.json of what there is, and returns the sections of report.md."""
+    output, cores, records = study.output, study.cores_per_rank, study.found((STRONG, WEAK))
+    found = [Measurement.of(record) for record in records]
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
-    link, cores = known.link if known else None, runner.launcher.cores_per_rank
+    link = known.link if known else None
     table.write_csv(found, link, output / "scaling.csv")
-    figure.draw_measured(found, link, output / "scaling.png")
     if found:
         write_json(output / "result.json", result.content(found, label, typed))
-    records = [record for scaling in (STRONG, WEAK) for record in runner.found(scaling)]
     sections = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
     sections += [known.markdown()] if known else []
-    sections += page.gaps(runner, records, "The machine was not idle, do not trust these times")
-    sections += [f"{page.machine(f'{cores} for each rank' if cores else 'not bound to ranks')} Made by `{typed}`."]
-    page.write(output / "report.md", [*sections, model_report.report()])
-    return "\n\n".join(sections) + "\n"
+    sections += page.gaps(study.records, records, "The machine was not idle, do not trust these times")
+    machine = page.machine(f"{cores} for each rank" if cores else "not bound to ranks")
+    return [*sections, f"{machine} Made by `{typed}`.", model_report.report()]
 
 
-class _Parser(cli.Parser):
+class _ScalingParser(cli.Parser):
     """Everything after `--` is for lms3d.train."""
 
     def parse_args(self, words: Sequence[str]) -> argparse.Namespace:  # type: ignore[override]
@@ -132,21 +138,19 @@ class _Parser(cli.Parser):
 
 
 def _parser() -> cli.Parser:
-    parser = _Parser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _ScalingParser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
-    add("--ranks", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
     add("--scaling", choices=(STRONG, WEAK), nargs="+", default=[STRONG, WEAK], help="which kinds (default: both)")
     add("--task", metavar="NAME", default=None, help="as of lms3d.train")
     add("--data", type=cli.path, metavar="DIR", default=None, help="as of lms3d.train (default: the embedded data)")
     add("--resolution", type=cli.whole(1), metavar="N", default=None, help="as of lms3d.train")
     add("--epochs", type=cli.whole(1), metavar="N", default=3, help="of each run, the first not counted (default: 3)")
     add("--weak-steps", type=cli.whole(1), metavar="N", default=8, help="steps an epoch in weak scaling (default: 8)")
-    command.add_launcher(parser)
     add("--model-only", action="store_true", default=False, help="the model alone, in about a second; nothing is run")
     label = "name of the cluster in result.json (default: this machine)"
     add("--label", metavar="TEXT", default="this machine", help=label)
     add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
-    command.add_resumable(parser, "scaling")
+    rank_study.add_options(parser, "scaling")
     return parser
 
 

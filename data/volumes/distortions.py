@@ -5,7 +5,7 @@
 
 Each distortion draws from a random stream of its own, so that adding one to a run changes no other. Intensities are changed only
 inside the brain, where any channel differs from the background. The ranges are like nnU-Net's (Isensee et al., Nature
-Methods 2021) and TorchIO (Perez-Garcia et al. 2021). `python -m experiments.distortions` draws each.
+Methods 2021) and TorchIO (Perez-Garcia et al. 2021). `python -m experiments.look_at_brains --distorted` draws each.
 """
 
 from __future__ import annotations

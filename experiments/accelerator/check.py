@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lms3d.experiments.accelerator import sections
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.harness import methods
-from lms3d.experiments.harness.part import Result
+from lms3d.experiments.harness.part import PartResult
 from lms3d.units import format_seconds, format_size
 
 YES, NO, UNKNOWN, NO_AIM = "yes", "**NO**", "unknown", "-"
@@ -46,7 +46,7 @@ class Line:
         return self.question, self.found, self.verdict
 
 
-def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
+def lines(found: Mapping[str, PartResult], scale: Scale) -> list[Line]:
     """The lines about what has been trained so far."""
     lms, none, swapped = (found.get(part.name) for part in sections.timed_parts(scale))
     made = sections.identity_results(found, scale)
@@ -57,7 +57,7 @@ def lines(found: Mapping[str, Result], scale: Scale) -> list[Line]:
     return answered + (_predictions(lms, none) if lms is not None and lms.trained else [])
 
 
-def bits(made: Sequence[Result]) -> Line:
+def bits(made: Sequence[PartResult]) -> Line:
     """The line about the bits of steps without LMS in two processes, and with it."""
     same = same_bits(made)
     digests = ", ".join(f"{r.part.method}: {r.digest[:8] or r.outcome}" for r in made)
@@ -65,14 +65,14 @@ def bits(made: Sequence[Result]) -> Line:
     return Line(question=question, found=digests or "nothing", verdict=_verdict(same))
 
 
-def compared(made: Sequence[Result]) -> tuple[Result, Result, Result] | None:
+def compared(made: Sequence[PartResult]) -> tuple[PartResult, PartResult, PartResult] | None:
     """A step without LMS, the same in another process, and a step with LMS; None if one of them has not trained."""
     known = {(r.part.method == methods.NONE, r.part.repeat): r for r in made if r.trained and r.digest}
     first, again, with_lms = (known.get(which) for which in ((True, 1), (True, 2), (False, 1)))
     return None if first is None or again is None or with_lms is None else (first, again, with_lms)
 
 
-def same_bits(made: Sequence[Result]) -> bool | None:
+def same_bits(made: Sequence[PartResult]) -> bool | None:
     """Whether LMS gives the same bits. None if nothing can be said: a training failed, the step without LMS does not repeat its
     bits, or LMS has sliced it."""
     if (three := compared(made)) is None:
@@ -82,7 +82,7 @@ def same_bits(made: Sequence[Result]) -> bool | None:
     return True if with_lms.digest == first.digest else False if comparable else None
 
 
-def _ended(lms: Result | None, none: Result | None) -> list[Line]:
+def _ended(lms: PartResult | None, none: PartResult | None) -> list[Line]:
     """A line for each of the timed trainings that did not train."""
     return [
         Line(
@@ -93,7 +93,7 @@ def _ended(lms: Result | None, none: Result | None) -> list[Line]:
     ]
 
 
-def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
+def _transfers(moving: PartResult | None, none: PartResult | None) -> list[Line]:
     """The lines about transfers. moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
     if moving is None:
         return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
@@ -106,7 +106,7 @@ def _transfers(moving: Result | None, none: Result | None) -> list[Line]:
     return [overlap, *(_rate(moving, way) for way in ("out", "in"))]
 
 
-def hidden_share(lms: Result, none: Result | None) -> tuple[float | None, str]:
+def hidden_share(lms: PartResult, none: PartResult | None) -> tuple[float | None, str]:
     """The share of the transfers' time in which the device computes, and how it is known: by the profiler, else by how much longer
     the step takes than without LMS, which counts recomputing as waiting."""
     if (share := lms.profile.get("overlap_share")) is not None:
@@ -117,7 +117,7 @@ def hidden_share(lms: Result, none: Result | None) -> tuple[float | None, str]:
     return min(1.0, max(0.0, 1 - (lms.step_seconds - none.step_seconds) / seconds)), "step times"
 
 
-def _rate(lms: Result, way: str) -> Line:
+def _rate(lms: PartResult, way: str) -> Line:
     question, probe = f"bytes go {way} as fast as the link", lms.machine.get(f"swap_{way}_bytes_per_second", 0.0)
     moved, rate = (lms.profile.get(f"{way}_{name}") for name in ("bytes", "bytes_per_second"))
     how = "the profiler"
@@ -132,7 +132,7 @@ def _rate(lms: Result, way: str) -> Line:
     )
 
 
-def _transfer_seconds(lms: Result, way: str) -> float:
+def _transfer_seconds(lms: PartResult, way: str) -> float:
     """The seconds of a step's transfers: by the tier's counters, or by the plan and the probe's rate if the tier does not count."""
     if rate := lms.bytes_per_second(way):
         return lms.moved_bytes(way) / rate
@@ -140,7 +140,7 @@ def _transfer_seconds(lms: Result, way: str) -> float:
     return lms.report.get(f"swapped_{way}_bytes", 0.0) / rate if rate else 0.0
 
 
-def _predictions(lms: Result, none: Result | None) -> list[Line]:
+def _predictions(lms: PartResult, none: PartResult | None) -> list[Line]:
     without = none.step_seconds if none else None
     return [
         _compared(
@@ -170,7 +170,7 @@ def _compared(
     )
 
 
-def _kept(lms: Result) -> Line:
+def _kept(lms: PartResult) -> Line:
     limit, peak = lms.part.limit_bytes or 0, lms.peak_bytes or 0
     return Line(
         question="the limit is kept",
@@ -179,7 +179,7 @@ def _kept(lms: Result) -> Line:
     )
 
 
-def _ratio(lms: Result, without: float | None) -> Line:
+def _ratio(lms: PartResult, without: float | None) -> Line:
     question = f"half of the memory costs at most {RATIO} x"
     if not without or not lms.step_seconds:
         return Line(question=question, found="not known", verdict=UNKNOWN)
@@ -187,7 +187,7 @@ def _ratio(lms: Result, without: float | None) -> Line:
     return Line(question=question, found=f"{ratio:.2f} x", verdict=_verdict(ratio <= RATIO))
 
 
-def _probe(lms: Result) -> Line:
+def _probe(lms: PartResult) -> Line:
     """The line about the speeds that the planner believes in. There is no least speed for a processor."""
     found = [form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine]
     slow = [name for name, least in LEAST.items() if lms.machine.get(name, least) < least]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from lms3d.experiments.harness.bench import Trainer
-from lms3d.experiments.harness.part import Part
+from lms3d.experiments.harness.part import StudyPart
 
 FIRST_SHARE, WARM_SHARE = 0.5, 0.8
 """Shares of the group's time: after the first the others no longer wait, after the second a part that is not warm is ended. Not
@@ -31,7 +31,9 @@ measured."""
 class Lockstep:
     """A group. first: those of its parts that measure before the others begin. deadline: of `time.monotonic`."""
 
-    def __init__(self, group: Sequence[Part], first: Collection[Part] = (), deadline: float = math.inf) -> None:
+    def __init__(
+        self, group: Sequence[StudyPart], first: Collection[StudyPart] = (), deadline: float = math.inf
+    ) -> None:
         self._first = {part.name for part in first}
         self._cold = {part.name for part in group}
         self._measuring = set(self._first)
@@ -40,23 +42,23 @@ class Lockstep:
         self._holder = ""
         self._children: dict[str, Trainer] = {}
 
-    def of(self, child: Trainer, part: Part) -> Trainer:
+    def of(self, child: Trainer, part: StudyPart) -> Trainer:
         """The child, which keeps to the rules of the group from here on."""
         self._children[part.name] = child
         return _InLockstep(child, part, self)
 
-    def measured(self, part: Part) -> None:
+    def measured(self, part: StudyPart) -> None:
         """Notes that the part has measured what its plan needs, or has nothing to measure."""
         with self._changed:
             self._measuring.discard(part.name)
             self._changed.notify_all()
 
-    def wait_for_first(self, part: Part) -> None:
+    def wait_for_first(self, part: StudyPart) -> None:
         """LOCK-1."""
         if part.name not in self._first:
             self._wait(lambda: not self._measuring, FIRST_SHARE)
 
-    def take_turn(self, part: Part) -> None:
+    def take_turn(self, part: StudyPart) -> None:
         """LOCK-2, LOCK-3. The part is warm."""
         self._warm(part)
         self._wait(lambda: not self._cold, WARM_SHARE)
@@ -65,14 +67,14 @@ class Lockstep:
         self._turn.acquire()
         self._holder = part.name
 
-    def leave(self, part: Part) -> None:
+    def leave(self, part: StudyPart) -> None:
         """Notes that the part no longer needs the device, however it ended. A second call changes nothing."""
         self._warm(part)
         if self._holder == part.name:
             self._holder = ""
             self._turn.release()
 
-    def _warm(self, part: Part) -> None:
+    def _warm(self, part: StudyPart) -> None:
         self.measured(part)
         with self._changed:
             self._cold.discard(part.name)
@@ -87,7 +89,7 @@ class Lockstep:
 class _InLockstep:
     """A child of a group."""
 
-    def __init__(self, child: Trainer, part: Part, group: Lockstep) -> None:
+    def __init__(self, child: Trainer, part: StudyPart, group: Lockstep) -> None:
         self._child, self._part, self._group = child, part, group
         self._steps, self.ready, self.when_measured = 0, child.ready, child.when_measured
         child.when_measured = lambda: group.measured(part)

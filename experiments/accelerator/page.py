@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
-from lms3d.experiments.accelerator import figure, tables
+from lms3d.experiments.accelerator import tables
 from lms3d.experiments.accelerator.card import Card
-from lms3d.experiments.accelerator.sections import SECTIONS, Section
-from lms3d.experiments.accelerator.study import DONE, FAILED, State, Study
+from lms3d.experiments.accelerator.sections import SECTIONS, StudySection
+from lms3d.experiments.accelerator.study import DONE, FAILED, GpuStudy, State
 from lms3d.experiments.harness import page, store
 from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds
@@ -20,13 +19,12 @@ devices of the processor stand for host and GPU in the check of placement; elsew
 back."""
 
 
-def write(study: Study, card: Card, typed: str) -> str:
-    """Writes report.md and the figure, and returns the text."""
-    drawn = figure.draw(study.trainings.found, study.scale, study.folder / "gpu_case_study.png")
-    return page.write(study.folder / "report.md", _sections(study, card, typed, drawn))
+def write(study: GpuStudy, card: Card, typed: str) -> str:
+    """Writes report.md, and returns the text."""
+    return page.write(study.folder / "report.md", _sections(study, card, typed))
 
 
-def _sections(study: Study, card: Card, typed: str, drawn: Path | None) -> Iterator[str]:
+def _sections(study: GpuStudy, card: Card, typed: str) -> Iterator[str]:
     found = study.trainings.found.values()
     yield f"# The GPU case study{' (rehearsal)' if study.rehearsed else ''}"
     if study.rehearsed:
@@ -42,18 +40,16 @@ def _sections(study: Study, card: Card, typed: str, drawn: Path | None) -> Itera
     yield markdown(["section", "", "why not", "time"], rows)
     for section in SECTIONS:
         yield f"## {section.title}\n\n{_body(study, section)}"
-    if drawn is not None:
-        yield f"![What a limit costs, and the largest cubes]({drawn.name})"
     yield tables.NOTES
 
 
-def _state_cells(section: Section, state: State | None) -> list[str]:
+def _state_cells(section: StudySection, state: State | None) -> list[str]:
     if state is None:
         return [section.title, "not run", "", ""]
     return [section.title, state.outcome, state.detail.replace("|", "/"), format_seconds(state.seconds)]
 
 
-def _body(study: Study, section: Section) -> str:
+def _body(study: GpuStudy, section: StudySection) -> str:
     state = study.states.get(section.name)
     if section.name == "placement":
         return _placement(state)

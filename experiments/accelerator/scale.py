@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lms3d.experiments.harness import methods
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 
 GIB = 1 << 30
 STEP_OF_SIDES = 16
@@ -21,7 +21,7 @@ LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CubeUnderLimit:
     """A cube, and a hard limit in MiB."""
 
     side: int
@@ -43,13 +43,13 @@ class Scale:
     for each.
     """
 
-    check: Place
+    check: CubeUnderLimit
     limits_side: int
     limits_mib: tuple[int, ...]
     rival_mib: int
     refused_mib: int
-    large: Place
-    half: Place
+    large: CubeUnderLimit
+    half: CubeUnderLimit
     small_mib: int
     whole_mib: int | None
     sides: tuple[int, ...]
@@ -66,30 +66,30 @@ class Scale:
     half_precision: str = "mixed_bfloat16"
     model: str = field(default="isensee2017", init=False)
 
-    def part(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
+    def part(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
         """A training whose step is timed and profiled. No neighbour runs beside it: the card is its own."""
         values = {"warm_up": self.warm_up, "steps": self.steps, "profiled": self.profiled, "timed": False, **more}
-        return Part.of({
+        return StudyPart.of({
             "method": method, "model": self.model, "resolution": side, "limit_mib": limit_mib, "filters": self.filters, **values
         })  # fmt: skip
 
-    def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> Part:
+    def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
         roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
         known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
         workspace = known[0 if roomy else 1] if known else None
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
-    def checked(self, method: str, limit_mib: int | None, **more: object) -> Part:
+    def checked(self, method: str, limit_mib: int | None, **more: object) -> StudyPart:
         """A training of the small cube, all with the smaller workspace."""
         workspace = self.workspaces_mib[1] if self.workspaces_mib else None
         return self.part(method, self.check.side, limit_mib, **{"workspace_mib": workspace, **more})
 
-    def tried(self, method: str, side: int, limit_mib: int | None) -> Part:
+    def tried(self, method: str, side: int, limit_mib: int | None) -> StudyPart:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
         return self.part(method, side, limit_mib, warm_up=1, steps=1, profiled=0)
 
-    def need(self, part: Part) -> float:
+    def need(self, part: StudyPart) -> float:
         """About the bytes of the device that a training takes while it waits: its limit, or what its step needs."""
         if part.limit_mib is not None:
             return part.limit_mib * MIB
@@ -107,13 +107,13 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
     """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: that of the card."""
     small_mib = min(16 * 10**9, memory_bytes) // MIB  # of a card that has no more it is the whole
     return Scale(
-        check=Place(side=96, limit_mib=768),
+        check=CubeUnderLimit(side=96, limit_mib=768),
         limits_side=192,
         limits_mib=LIMITS_MIB,
         rival_mib=5120,
         refused_mib=512,  # the floor was 689 MiB on an H200
-        large=Place(side=256, limit_mib=small_mib),
-        half=Place(side=192, limit_mib=3072),
+        large=CubeUnderLimit(side=256, limit_mib=small_mib),
+        half=CubeUnderLimit(side=192, limit_mib=3072),
         small_mib=small_mib,
         whole_mib=None,
         sides=tuple(range(128, 513, STEP_OF_SIDES)),
@@ -133,13 +133,13 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
 def of_rehearsal() -> Scale:
     """The same questions for two levels of the network, in limits of the same proportions, on a processor."""
     return Scale(
-        check=Place(side=48, limit_mib=66),
+        check=CubeUnderLimit(side=48, limit_mib=66),
         limits_side=48,
         limits_mib=(66,),
         rival_mib=66,
         refused_mib=20,
-        large=Place(side=64, limit_mib=120),
-        half=Place(side=48, limit_mib=66),
+        large=CubeUnderLimit(side=64, limit_mib=120),
+        half=CubeUnderLimit(side=48, limit_mib=66),
         small_mib=120,
         whole_mib=1000,
         sides=(48, 64),

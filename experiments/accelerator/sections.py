@@ -10,13 +10,13 @@ from functools import partial
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.accelerator.trainings import UNANSWERED, Trainings
 from lms3d.experiments.harness import methods
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 
-Run = Callable[[Trainings, Scale], Sequence[Result]]
+Run = Callable[[Trainings, Scale], Sequence[PartResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class StudySection:
     """One question. weight: its part of the time, relative to the others'. run: trains what is missing; None: see `study`."""
 
     name: str
@@ -25,13 +25,13 @@ class Section:
     run: Run | None = None
 
 
-def timed_parts(scale: Scale) -> list[Part]:
+def timed_parts(scale: Scale) -> list[StudyPart]:
     """The small cube with LMS, without, and with everything swapped: a plan may move nothing, and the link is to be seen."""
     whole = [scale.checked(method, scale.whole_mib) for method in (methods.NONE, methods.SWAP_ALL)]
     return [scale.checked(scale.lms, scale.check.limit_mib), *whole]
 
 
-def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
+def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[StudyPart]:
     """The step without LMS in two processes, which tells whether it repeats itself, and with LMS: three steps each."""
     more = {"warm_up": 2, "steps": 1, "profiled": 0, "deterministic": deterministic}
     without = scale.checked(methods.NONE, scale.whole_mib, **more)
@@ -39,14 +39,14 @@ def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[Part]:
     return [without, again, scale.checked(scale.lms, scale.check.limit_mib, **more)]
 
 
-def identity_results(found: Mapping[str, Result], scale: Scale) -> list[Result]:
+def identity_results(found: Mapping[str, PartResult], scale: Scale) -> list[PartResult]:
     """The results with deterministic kernels; those with the usual ones if the deterministic ones failed."""
     both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
     made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
     return usual or made
 
 
-def check(trainings: Trainings, scale: Scale) -> list[Result]:
+def check(trainings: Trainings, scale: Scale) -> list[PartResult]:
     """The trainings of the first minute. If TensorFlow lacks a deterministic kernel, the usual kernels give the bits to compare."""
     timed, exact = timed_parts(scale), identity_parts(scale)
     results = trainings.measure_all([*timed, *exact])
@@ -55,7 +55,7 @@ def check(trainings: Trainings, scale: Scale) -> list[Result]:
     return results
 
 
-def limits_parts(scale: Scale) -> list[Part]:
+def limits_parts(scale: Scale) -> list[StudyPart]:
     """Without LMS under its options of the graph and under Keras' own; LMS under smaller and smaller limits; other plans.
 
     Swapping everything knows no limit: it says what it takes.
@@ -70,20 +70,20 @@ def limits_parts(scale: Scale) -> list[Part]:
     return [*without, *limited, *rivals]
 
 
-def floor_parts(found: Mapping[str, Result], scale: Scale) -> list[Part]:
+def floor_parts(found: Mapping[str, PartResult], scale: Scale) -> list[StudyPart]:
     """LMS in the smallest limit that it names for the one that it refused."""
     refused = found.get(scale.compared(scale.lms, scale.limits_side, scale.refused_mib).name)
     smallest = refused.report.get("smallest_limit_bytes") if refused and refused.outcome == "does not fit" else None
     return [scale.compared(scale.lms, scale.limits_side, math.ceil(smallest / MIB))] if smallest else []
 
 
-def limits(trainings: Trainings, scale: Scale) -> list[Result]:
+def limits(trainings: Trainings, scale: Scale) -> list[PartResult]:
     """The trainings under limits. The floor comes last: only a refused training names it."""
     results = trainings.measure_all(limits_parts(scale))
     return [*results, *trainings.measure_all(floor_parts(trainings.found, scale))]
 
 
-def large_parts(scale: Scale) -> list[Part]:
+def large_parts(scale: Scale) -> list[StudyPart]:
     """LMS on a step that would not fit the smaller card."""
     place = scale.large
     return [
@@ -91,7 +91,7 @@ def large_parts(scale: Scale) -> list[Part]:
     ]  # fmt: skip
 
 
-def precision_parts(scale: Scale) -> list[Part]:
+def precision_parts(scale: Scale) -> list[StudyPart]:
     """A step with LMS and a step without, in 16 bits."""
     place, more = scale.half, {"precision": scale.half_precision}
     with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
@@ -103,14 +103,14 @@ def searches(scale: Scale) -> list[tuple[str, int | None]]:
     return [(method, limit) for limit in (scale.small_mib, scale.whole_mib) for method in (methods.NONE, scale.lms)]
 
 
-def cube_parts(scale: Scale, method: str, limit_mib: int | None, side: int) -> list[Part]:
+def cube_parts(scale: Scale, method: str, limit_mib: int | None, side: int) -> list[StudyPart]:
     """What tells whether a cube trains: a training of another section, or one that only tries."""
     return [scale.part(method, side, limit_mib), scale.tried(method, side, limit_mib)]
 
 
-def largest_cubes(trainings: Trainings, scale: Scale) -> list[Result]:
+def largest_cubes(trainings: Trainings, scale: Scale) -> list[PartResult]:
     """What the searches tried. Cubes that other sections have trained are not trained again."""
-    tried: list[Result] = []
+    tried: list[PartResult] = []
 
     def trains(method: str, limit_mib: int | None, side: int) -> bool:
         timed, only_tried = cube_parts(scale, method, limit_mib, side)
@@ -145,17 +145,17 @@ def largest(trains: Callable[[int], bool], sides: Sequence[int], guess: int) -> 
     return sides[good] if good >= 0 else None
 
 
-def _each(chosen: Callable[[Scale], Sequence[Part]]) -> Run:
+def _each(chosen: Callable[[Scale], Sequence[StudyPart]]) -> Run:
     return lambda trainings, scale: trainings.measure_all(chosen(scale))
 
 
 SECTIONS = (
-    Section(name="check", title="Does it work here?", weight=4, run=check),
-    Section(name="limits", title="What a limit costs", weight=12, run=limits),
-    Section(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
-    Section(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
-    Section(name="placement", title="Is every op where it should be?", weight=1),
-    Section(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
-    Section(name="predictions", title="Predicted and measured"),
+    StudySection(name="check", title="Does it work here?", weight=4, run=check),
+    StudySection(name="limits", title="What a limit costs", weight=12, run=limits),
+    StudySection(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
+    StudySection(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
+    StudySection(name="placement", title="Is every op where it should be?", weight=1),
+    StudySection(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
+    StudySection(name="predictions", title="Predicted and measured"),
 )
 """The sections in the order in which they run: the most important first, so that a short time gives a useful page."""

@@ -15,7 +15,7 @@ from lms3d.atomic_files import write_json
 from lms3d.errors import line
 from lms3d.experiments.accelerator import placement, tables
 from lms3d.experiments.accelerator.scale import Scale
-from lms3d.experiments.accelerator.sections import SECTIONS, Section
+from lms3d.experiments.accelerator.sections import SECTIONS, StudySection
 from lms3d.experiments.accelerator.trainings import OutOfTime, Trainings
 from lms3d.experiments.harness.child import ChildFailed
 
@@ -32,7 +32,7 @@ class State:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-class Study:
+class GpuStudy:
     """The sections in a folder. states: how each has ended, now or before, if it was ever begun."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Study:
         trainings: Trainings,
         *,
         rehearsed: bool,
-        sections: Sequence[Section] = SECTIONS,
+        sections: Sequence[StudySection] = SECTIONS,
         place: Callable[..., dict[str, Any]] | None = None,
     ) -> None:
         self.folder, self.scale, self.trainings, self.rehearsed = folder, scale, trainings, rehearsed
@@ -63,7 +63,7 @@ class Study:
             if section.name == "check":
                 console.say(tables.verdicts(self.trainings.found, self.scale))
 
-    def _run(self, section: Section) -> State:
+    def _run(self, section: StudySection) -> State:
         started, outcome, detail, values = time.monotonic(), INTERRUPTED, "", {}
         try:
             values = self._answer(section)
@@ -81,7 +81,7 @@ class Study:
             self._save(section, state)
         return state
 
-    def _answer(self, section: Section) -> dict[str, Any]:
+    def _answer(self, section: StudySection) -> dict[str, Any]:
         """What the section found beside results of trainings."""
         if section.name == "placement":
             known = self.states.get(section.name)
@@ -93,14 +93,14 @@ class Study:
             section.run(self.trainings, self.scale)
         return {}
 
-    def _save(self, section: Section, state: State) -> None:
+    def _save(self, section: StudySection, state: State) -> None:
         """Writes the section with its rows, and the table of all."""
         self.states[section.name] = state
         rows = [tables.record(section.name, r) for r in tables.results(self.trainings.found, section.name, self.scale)]
         write_json(self.folder / "sections" / f"{section.name}.json", {**asdict(state), "rows": rows})
         tables.write_table(self.trainings.found, self.scale, self.folder / "gpu_case_study.csv")
 
-    def _load(self, section: Section) -> State | None:
+    def _load(self, section: StudySection) -> State | None:
         try:
             values = json.loads((self.folder / "sections" / f"{section.name}.json").read_text(encoding="utf-8"))
             return State(**{name: values[name] for name in ("outcome", "detail", "seconds", "values")})

@@ -9,11 +9,11 @@ from typing import Any
 from lms3d.experiments.accelerator import check, sections
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.harness import methods
-from lms3d.experiments.harness.part import Part, Result
+from lms3d.experiments.harness.part import PartResult, StudyPart
 from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.units import format_seconds, format_size
 
-Found = Mapping[str, Result]
+Found = Mapping[str, PartResult]
 
 NOTES = """\
 Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Limit: of TensorFlow's own
@@ -32,7 +32,7 @@ COLUMNS = (
     "slabs", "recoveries", "planning_seconds", "loss", "digest", "wall_seconds", "device", "detail",
 )  # fmt: skip
 
-FIXED: dict[str, Callable[[Found, Scale], Sequence[Part]]] = {
+FIXED: dict[str, Callable[[Found, Scale], Sequence[StudyPart]]] = {
     "check": lambda found, scale: [
         *sections.timed_parts(scale),
         *(
@@ -47,7 +47,7 @@ FIXED: dict[str, Callable[[Found, Scale], Sequence[Part]]] = {
 }
 
 
-def results(found: Found, section: str, scale: Scale) -> list[Result]:
+def results(found: Found, section: str, scale: Scale) -> list[PartResult]:
     """The results of the section's trainings, as far as they have ended."""
     if section == "cubes":
         searches = sections.searches(scale)
@@ -57,7 +57,7 @@ def results(found: Found, section: str, scale: Scale) -> list[Result]:
     return [found[part.name] for part in wanted if part.name in found]
 
 
-def failed(found: Found, section: str, scale: Scale) -> list[Result]:
+def failed(found: Found, section: str, scale: Scale) -> list[PartResult]:
     """The results that ended for a reason of their own, not for want of memory."""
     return [result for result in results(found, section, scale) if result.outcome == "failed"]
 
@@ -80,12 +80,12 @@ def verdicts(found: Found, scale: Scale) -> str:
     return markdown(("question", "found", ""), [line.cells() for line in check.lines(found, scale)])
 
 
-def _timed(made: Sequence[Result]) -> list[Result]:
+def _timed(made: Sequence[PartResult]) -> list[PartResult]:
     """The timed ones, the step without LMS first."""
     return sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
 
 
-def identity(made: Sequence[Result]) -> str:
+def identity(made: Sequence[PartResult]) -> str:
     """Whether the bits are the same, or how far apart the losses are."""
     head = ("method", "limit", "result", "loss after 3 steps", "weights (SHA-1)", "swapped out", "recomputed", "slabs")
     rows = [
@@ -99,7 +99,7 @@ def identity(made: Sequence[Result]) -> str:
     return f"{markdown(head, rows)}\n\n{verdict(made)}"
 
 
-def verdict(made: Sequence[Result]) -> str:
+def verdict(made: Sequence[PartResult]) -> str:
     """What three digests say; nothing about LMS if the step without it does not repeat itself."""
     if (three := check.compared(made)) is None:
         return "Not all three were trained: nothing can be said."
@@ -118,11 +118,11 @@ def verdict(made: Sequence[Result]) -> str:
     return f"**Not the same bits**, though the step without LMS repeats its own. {apart}"
 
 
-def _apart(one: Result, other: Result) -> float:
+def _apart(one: PartResult, other: PartResult) -> float:
     return abs((one.loss or 0.0) - (other.loss or 0.0))
 
 
-def steps(made: Sequence[Result], scale: Scale) -> str:
+def steps(made: Sequence[PartResult], scale: Scale) -> str:
     """Step time, memory and transfers."""
     head = (
         "cube", "method", "limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
@@ -132,14 +132,14 @@ def steps(made: Sequence[Result], scale: Scale) -> str:
     return markdown(head, [_step_cells(r, without) for r in made])
 
 
-def ratio(r: Result, without: Result | None) -> float | None:
+def ratio(r: PartResult, without: PartResult | None) -> float | None:
     """The median step / the median step without LMS."""
     if without is None or not without.step_seconds or not r.step_seconds:
         return None
     return r.step_seconds / without.step_seconds
 
 
-def _step_cells(r: Result, without: Result | None) -> list[str]:
+def _step_cells(r: PartResult, without: PartResult | None) -> list[str]:
     cells = [_cube(r.part), r.part.method, _limit(r.part), _outcome(r)]
     if not r.trained:
         return [*cells, *[""] * 12]
@@ -152,14 +152,14 @@ def _step_cells(r: Result, without: Result | None) -> list[str]:
     ]  # fmt: skip
 
 
-def _moved(r: Result, way: str) -> str:
+def _moved(r: PartResult, way: str) -> str:
     """The bytes per step, and the rate."""
     if not r.profile.get(f"{way}_bytes"):
         return ""
     return f"{format_size(r.profile[f'{way}_bytes'])} at {r.profile[f'{way}_bytes_per_second'] / 1e9:.3g} GB/s"
 
 
-def cubes(made: Sequence[Result], scale: Scale) -> str:
+def cubes(made: Sequence[PartResult], scale: Scale) -> str:
     """The largest cube that trained in each search, and the smallest that did not."""
     head = ("limit", "method", "largest that trained", "smallest that did not", "")
     rows = []
@@ -170,7 +170,7 @@ def cubes(made: Sequence[Result], scale: Scale) -> str:
     return markdown(head, rows)
 
 
-def _ends(tried: Sequence[Result], scale: Scale) -> tuple[str, str, str]:
+def _ends(tried: Sequence[PartResult], scale: Scale) -> tuple[str, str, str]:
     good = max((r for r in tried if r.trained), key=lambda r: r.part.resolution, default=None)
     bad = min((r for r in tried if not r.trained), key=lambda r: r.part.resolution, default=None)
     trained = "" if good is None else f"{good.part.resolution}³ (peak {cell(good.peak_bytes, format_size)})"
@@ -182,7 +182,7 @@ def _ends(tried: Sequence[Result], scale: Scale) -> tuple[str, str, str]:
     return trained, did_not, "the largest that is tried" if not note and bad is None else note
 
 
-def predictions(every: Sequence[Result]) -> str:
+def predictions(every: Sequence[PartResult]) -> str:
     """What was predicted of each plan that trained, beside what was measured."""
     head = ("training", "limit", "peak, predicted", "measured", "", "step, predicted", "measured", "")
     planned = [
@@ -200,7 +200,7 @@ def predictions(every: Sequence[Result]) -> str:
     return markdown(head, rows) if rows else ""
 
 
-def _seconds(r: Result) -> tuple[str, str, str]:
+def _seconds(r: PartResult) -> tuple[str, str, str]:
     """The step, predicted and measured. Empty for trainings that only tried, whose one step is no measurement, and for kernels that
     were not planned for."""
     if len(r.seconds) < 2 or r.part.deterministic:
@@ -215,19 +215,19 @@ def write_table(found: Found, scale: Scale, path: Path) -> None:
     write_csv(path, COLUMNS, rows)
 
 
-def record(section: str, r: Result) -> dict[str, Any]:
+def record(section: str, r: PartResult) -> dict[str, Any]:
     """A row of the CSV file."""
     known = r.record() | {"section": section, "steps": len(r.seconds)}
     return {name: known.get(name) for name in COLUMNS}
 
 
-def _cube(part: Part) -> str:
+def _cube(part: StudyPart) -> str:
     return f"{part.resolution}³{'' if part.precision == 'float32' else f', {part.precision}'}"
 
 
-def _limit(part: Part) -> str:
+def _limit(part: StudyPart) -> str:
     return cell(part.limit_bytes, format_size) or "none"
 
 
-def _outcome(r: Result) -> str:
+def _outcome(r: PartResult) -> str:
     return f"{r.outcome}: {r.detail[:80]}" if r.outcome in ("failed", "not possible") else r.outcome

@@ -1,11 +1,9 @@
 """The rooms of `experiments.input_pipeline` and `experiments.resnet50_benchmark`.
 
-study           what both programs share: options, ranks on cores, report
 orders          the CheXNet study's pipelines, old and new, and the best
 images          shards for all ranks, made before any is started
-alone           ranks as plain processes, measured in turns     timeline        profiles of some steps on each order
-loop            training steps, timed beside the wait for data  wait            tf.data's own account of that wait
-training_rank   a rank of training on each order in turns       benchmark_rank  a rank of the ResNet-50 benchmark
+alone           ranks as plain processes, measured in turns     loop            training steps, timed beside the wait for data
+training_rank   a rank of training: on each order in turns, or in laps of the ResNet-50 benchmark
 results         records of input_pipeline -> CSV, Markdown      figure          records -> PNG
 spread          mean, standard deviation, 95 % interval         accepted        JSON files that are compared
 """

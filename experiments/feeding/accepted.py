@@ -20,13 +20,12 @@ from lms3d.experiments.feeding.spread import Spread, spread
 from lms3d.experiments.harness.store import Record
 
 FORMAT = 1
-PACKAGES = ("tensorflow", "keras", "horovod", "numpy")
 COMPARED = ("model", "resolution", "batch_size", "precision")
 """Settings that must be the same if two results are to be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class RankSpeed:
     """One number of ranks on one kind of data, or of one kind of scaling."""
 
     data: str
@@ -42,75 +41,71 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class ClusterResult:
     """A file."""
 
     label: str
     settings: dict[str, Any]
-    points: tuple[Point, ...]
+    points: tuple[RankSpeed, ...]
     machines: tuple[dict[str, Any], ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     path: Path = Path()
 
 
-def points(parts: Sequence[Record]) -> list[Point]:
+def points(parts: Sequence[Record]) -> list[RankSpeed]:
     """Parts, one for each data and number of ranks -> points, by data and ranks."""
-    made: list[Point] = []
-    for part in sorted(parts, key=lambda part: (part["data"] == "real", part["ranks"])):
+    made: list[RankSpeed] = []
+    order = list(dict.fromkeys(part["data"] for part in parts))
+    for part in sorted(parts, key=lambda part: (order.index(part["data"]), part["ranks"])):
         laps = part["laps"]
         speed = spread([lap["images_per_second"] for lap in laps])
         base = next((point for point in made if point.data == part["data"]), None)
         share = speed.mean / part["ranks"] / (base.speed.mean / base.ranks) if base else None
+        means = {
+            name: sum(lap[name] for lap in laps) / len(laps) if name in laps[0] else None
+            for name in ("waiting", "cores")
+        }
         made.append(
-            Point(
-                data=part["data"], ranks=part["ranks"], speed=speed, efficiency=share, busy=part["busy"],
-                waiting=sum(lap["waiting"] for lap in laps) / len(laps), cores=sum(lap["cores"] for lap in laps) / len(laps),
-            )
-        )  # fmt: skip
+            RankSpeed(data=part["data"], ranks=part["ranks"], speed=speed, efficiency=share, busy=part["busy"], **means)
+        )
     return made
 
 
-def content(parts: Sequence[Record], label: str, settings: dict[str, Any], command: str) -> dict[str, Any]:
-    """The content of the benchmark's file."""
-    machines = [machine for part in parts for machine in part["machines"]]
-    laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
-    results = [(point, laps[point.data, point.ranks]) for point in points(parts)]
-    return file_content(results, label, settings, machines, versions(), command)
-
-
-def file_content(
-    results: Sequence[tuple[Point, Sequence[dict[str, Any]]]],
-    label: str,
-    settings: dict[str, Any],
-    machines: Sequence[dict[str, Any]],
-    used: dict[str, str],
-    command: str,
+def content(
+    parts: Sequence[Record], label: str, settings: dict[str, Any], command: str, used: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The content of a file. results: points with their laps. used: versions."""
+    """The content of a file. parts: `data`, `ranks`, `laps`, `machines` and `busy` of each. used: versions; by default this
+    process's."""
     from datetime import UTC, datetime
 
-    different = [machine for place, machine in enumerate(machines) if machine not in machines[:place]]
+    from lms3d.training.run_folder import versions
+
+    machines = [machine for part in parts for machine in part["machines"]]
+    laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
     rows = [
         {
-            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed), "laps": laps,
-            "efficiency": point.efficiency, "waiting": point.waiting, "cores": point.cores, "busy": point.busy,
+            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed),
+            "laps": laps[point.data, point.ranks], "efficiency": point.efficiency, "waiting": point.waiting,
+            "cores": point.cores, "busy": point.busy,
         }
-        for point, laps in results
+        for point in points(parts)
     ]  # fmt: skip
     return {
-        "format": FORMAT, "label": label, "settings": settings, "machines": different, "versions": used,
-        "command": command, "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": rows,
+        "format": FORMAT, "label": label, "settings": settings,
+        "machines": [machine for place, machine in enumerate(machines) if machine not in machines[:place]],
+        "versions": dict(versions() if used is None else used), "command": command,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"), "results": rows,
     }  # fmt: skip
 
 
-def read(path: Path) -> Result:
+def read(path: Path) -> ClusterResult:
     """The result in a file. InputError if it is not a result of the benchmark."""
     try:
         found = json.loads(path.read_text())
         if found["format"] != FORMAT:
             raise InputError(f"format {found['format']}")
         every = tuple(
-            Point(
+            RankSpeed(
                 data=row["data"], ranks=int(row["ranks"]), speed=Spread(**row["images_per_second"]),
                 efficiency=row["efficiency"], waiting=row["waiting"], cores=row["cores"], busy=row["busy"],
             )
@@ -118,7 +113,7 @@ def read(path: Path) -> Result:
         )  # fmt: skip
         settings = {name: found["settings"][name] for name in COMPARED}
         machines, versions = tuple(found["machines"]), dict(found["versions"])
-        return Result(
+        return ClusterResult(
             label=str(found["label"]), settings=settings, points=every, machines=machines, versions=versions, path=path
         )
     except OSError as error:
@@ -136,16 +131,3 @@ def machines_in_words(machines: Iterable[Mapping[str, Any]]) -> str:
     """Each kind of machine once: its processor, cores and GPU."""
     kinds = {f"{m['processor'] or m['architecture']}, {m['cores']} cores, {m['gpu'] or 'no GPU'}" for m in machines}
     return "; ".join(sorted(kinds))
-
-
-def versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lms3d.experiments.feeding.results import ALONE, DEVICE, KINDS, MOST_WAITING, TRAINING, middle, orders_of, values
+from lms3d.experiments.feeding.results import ALONE, DEVICE, KINDS, TRAINING, middle, orders_of, values
 from lms3d.experiments.harness.figure import legend_below
 from lms3d.experiments.harness.store import Record
 from lms3d.scoring.figures.style import BLUE, GREEN, GREY, ORANGE, plain, plt, save
@@ -36,8 +36,7 @@ def draw(parts: Sequence[Record], path: Path, titles: Mapping[str, str]) -> Path
         axis.set(title=titles[kind], xlabel="ranks")
         axis.set_ylabel("device waits for data (% of time)" if share else "images/s, all ranks together")
         if share:
-            axis.axhline(100 * MOST_WAITING, color=GREY, linestyle=":", label=f"{MOST_WAITING:.0%}")
-            axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 200 * MOST_WAITING))
+            axis.set_ylim(0, max(1.1 * axis.get_ylim()[1], 4))
         plain(axis)
     legend_below(figure, axes.flat)
     figure.suptitle(titles[""])

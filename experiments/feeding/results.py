@@ -1,4 +1,4 @@
-"""Parts of `experiments.input_pipeline` -> CSV, Markdown, and what was promised. No TensorFlow here."""
+"""Parts of `experiments.input_pipeline` -> CSV and Markdown. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ KINDS = {
     DEVICE: "Beside a device that computes without these cores",
     TRAINING: "While training",
 }
-PROMISED_RANKS = 2
-PAIRS = (("new", "old", 2.0), ("best", "new", 1.2))
-"""(order, the order that it is compared with, the promised ratio)."""
-MOST_WAITING = 0.02
-DISTURBED_CORES = 0.2
-"""If others take more cores than this, images/s say who got the cores, and only CPU time says what an order costs."""
+PAIRS = (("new", "old"), ("best", "new"))
+"""(order, the order that it is compared with)."""
 COLUMNS = (
     "kind", "ranks", "order", "images_per_second", "least", "most", "images_per_cpu_second", "cores", "waiting",
-    "waiting_most", "waiting_by_tf_data", "rounds",
+    "waiting_most", "rounds",
 )  # fmt: skip
 
 
@@ -66,7 +62,7 @@ def rows(parts: Sequence[Record]) -> list[dict[str, object]]:
                 "kind": part["name"].split("-")[0], "ranks": part["ranks"], "order": order, "least": min(speeds),
                 "most": max(speeds), "rounds": len(speeds),
                 **{name: middle(part, order, name) for name in COLUMNS if name in (
-                    "images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most", "waiting_by_tf_data")},
+                    "images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most")},
             })  # fmt: skip
     return made
 
@@ -77,17 +73,22 @@ def write_csv(parts: Sequence[Record], path: Path) -> None:
 
 
 def tables(parts: Sequence[Record]) -> str:
-    """A table for each kind of measurement, then ratios and promises."""
+    """A table for each kind of measurement, then ratios."""
     every, texts = rows(parts), []
     for kind, title in KINDS.items():
         these = [row for row in every if row["kind"] == kind]
         if these:
             head, cells = _HEADS[kind], [_cells(kind, row) for row in these]
             texts.append(f"## {title}\n\n{table.markdown(head, cells)}")
-    promised = promises(parts)
-    if promised:
-        head = ("promise", "ranks", "wanted", "found", "runs", "by CPU time", "kept")
-        texts.append(f"## What was promised\n\n{table.markdown(head, promised)}")
+    compared = [
+        _ratio_row(part, order, other)
+        for part in parts
+        for order, other in PAIRS
+        if part["name"].split("-")[0] == ALONE and {order, other} <= set(orders_of(part))
+    ]
+    if compared:
+        head = ("images/s alone", "ranks", "found", "runs", "by CPU time", "others")
+        texts.append(f"## Ratios of the orders\n\n{table.markdown(head, compared)}")
     return "\n\n".join(texts)
 
 
@@ -95,7 +96,7 @@ _SPEED, _WAIT = ("ranks", "order", "images/s", "least to most"), ("device waits"
 _HEADS = {
     ALONE: (*_SPEED, "images per CPU second", "cores in use"),
     DEVICE: (*_SPEED, *_WAIT, "cores in use"),
-    TRAINING: (*_SPEED, *_WAIT, "by tf.data", "cores in use"),
+    TRAINING: (*_SPEED, *_WAIT, "cores in use"),
 }
 
 
@@ -109,37 +110,13 @@ def _cells(kind: str, row: dict[str, object]) -> list[str]:
         shown += [form("images_per_cpu_second", ".4g")]
     else:
         shown += [form(name, ".2%") for name in ("waiting", "waiting_most")]
-    if kind == TRAINING:
-        shown += [form("waiting_by_tf_data", ".2%")]
     return [*shown, form("cores", ".2f")]
 
 
-def promises(parts: Sequence[Record]) -> list[list[str]]:
-    """What was promised for 2 ranks; for other numbers of ranks the same figures, without a verdict."""
-    made = []
-    for part in parts:
-        kind, verdict = part["name"].split("-")[0], part["ranks"] == PROMISED_RANKS
-        if kind == ALONE:
-            for order, other, wanted in PAIRS:
-                if {order, other} <= set(orders_of(part)):
-                    made.append(_ratio_row(part, order, other, wanted, verdict))
-        elif kind == TRAINING and "best" in orders_of(part):
-            found = middle(part, "best", "waiting")
-            assert found is not None, "measured in every round"
-            kept = "yes" if found < MOST_WAITING else "no"
-            words = [f"< {MOST_WAITING:.0%}", f"{found:.2%}", "", "", kept if verdict else ""]
-            made.append(["device waits, best order", str(part["ranks"]), *words])
-    return made
-
-
-def _ratio_row(part: Record, order: str, other: str, wanted: float, verdict: bool) -> list[str]:
+def _ratio_row(part: Record, order: str, other: str) -> list[str]:
     found, runs = ratios(part, order, other), run_ratios(part, order, other)
-    ratio = statistics.median(runs)
     by_cpu = statistics.median(run_ratios(part, order, other, "images_per_cpu_second"))
-    kept = ("yes" if ratio >= wanted else "no") if verdict else ""
     others = statistics.median([*values(part, order, "others"), *values(part, other, "others")] or [0.0])
-    if kept and others > DISTURBED_CORES:
-        kept += f", but others took {others:.1f} cores"
-    shown = f"{ratio:.2f} ({min(found):.2f} to {max(found):.2f})"
+    shown = f"{statistics.median(runs):.2f} ({min(found):.2f} to {max(found):.2f})"
     each = ", ".join(f"{one:.2f}" for one in runs)
-    return [f"{order} / {other}, alone", str(part["ranks"]), f">= {wanted:g}", shown, each, f"{by_cpu:.2f}", kept]
+    return [f"{order} / {other}", str(part["ranks"]), shown, each, f"{by_cpu:.2f}", f"{others:.1f} cores"]

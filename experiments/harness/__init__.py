@@ -5,7 +5,7 @@ part       a part of a study and its result, as values        methods    the way
 bench      parts -> results, a neighbour beside each          store      files of what was measured; within a time limit
 child      starts a process that trains, and talks with it    talk       the child's side of that talk
 steps_tensorflow, steps_torch   children that train           variants, batches   networks that recompute, and data
-ranks      a program on N ranks                               runs       what the files of a training run say
-promise    an aim, and whether it was met                     published  the numbers of the four articles
+ranks      a program on N ranks                               rank_study records on 1, 2, .. N ranks, and their report
+runs       what the files of a training run say               published  the numbers of the four articles
 table      Markdown and CSV    page   a report's text         figure     what the pictures share
 """

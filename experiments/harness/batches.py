@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-IMAGES = 8  # batch of the 2D models
-
 
 def volumes(side: int) -> tuple[np.ndarray, np.ndarray]:
     """Image (1, D, H, W, 4), float32 noise with three nested balls in it; truth (1, D, H, W, 3), uint8, the balls."""
@@ -14,12 +12,6 @@ def volumes(side: int) -> tuple[np.ndarray, np.ndarray]:
     balls = np.stack([squares < (side * radius) ** 2 for radius in (0.3, 0.2, 0.1)], axis=-1)
     image = np.random.default_rng(0).normal(size=(side, side, side, 4)) + balls.sum(axis=-1, keepdims=True)
     return image[None].astype("f4"), balls[None].astype("u1")
-
-
-def images(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images (8, H, W, 3), float32 noise; classes (8, 1), int64, of ten."""
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(IMAGES, side, side, 3)).astype("f4"), rng.integers(0, 10, size=(IMAGES, 1))
 
 
 def noise(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

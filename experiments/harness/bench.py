@@ -7,7 +7,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,36 +14,12 @@ from typing import Any, Protocol
 import psutil
 
 from lms3d import console
-from lms3d.experiments.harness import methods, store
+from lms3d.experiments.harness import store
 from lms3d.experiments.harness.child import Child, ChildFailed
-from lms3d.experiments.harness.part import Part, Result
-from lms3d.experiments.harness.store import Store
+from lms3d.experiments.harness.part import PartResult, StudyPart
+from lms3d.experiments.harness.store import StudyStore
 from lms3d.units import format_seconds
 
-SIDE_BY_SIDE = 2
-"""How many parts that are not timed run at a time. Most of their seconds are tracing, on one core."""
-
-# Guesses for the time limit, of two cores; they are scaled by what the parts so far have taken.
-START_SECONDS = {
-    methods.LMS: 25.0,
-    methods.TFLMS: 35.0,
-    methods.PREDICTION: 25.0,
-    methods.TORCH_SAVE_ON_CPU: 5.0,
-    methods.XLA: 120.0,
-    **{name: 90.0 for name, way in methods.TORCH_METHODS.items() if way.mode},
-}
-USUAL_START_SECONDS = 15.0
-STEP_FACTOR = {
-    methods.TFLMS: 2.0,
-    methods.SWAP_ALL: 2.5,
-    methods.RECOMPUTE_ALL: 12.0,
-    methods.TORCH: 1.5,
-    methods.TORCH_CHECKPOINT: 2.2,
-    methods.TORCH_SAVE_ON_CPU: 8.0,
-    methods.XLA: 8.0,
-}
-USUAL_STEP_FACTOR = 1.4
-VOXEL_SECONDS = 3.5e-6
 LEAST_PATIENCE_SECONDS = 900.0  # a plan that runs out of memory is made again, up to five times
 CROWDED_SHARE = 1 / 3
 """A share of the machine's memory. A neighbour that holds more leaves none to the system for the swap files of a step as large as
@@ -63,7 +38,7 @@ class Trainer(Protocol):
     def kill(self) -> None: ...
 
 
-class Bench(Store):
+class Bench(StudyStore):
     """Results of parts, from files or from children."""
 
     def __init__(
@@ -72,23 +47,24 @@ class Bench(Store):
         *,
         minutes: float | None = None,
         again: bool = False,
-        start: Callable[[Part, Path, float], Trainer] | None = None,
+        start: Callable[[StudyPart, Path, float], Trainer] | None = None,
         say: Callable[[str], None] = console.say,
     ) -> None:
         super().__init__(folder, minutes=minutes, again=again, say=say)
-        self.results: dict[str, Result] = {}
+        self.results: dict[str, PartResult] = {}
         self._start = start or Child
-        self._neighbour: tuple[Part, Trainer] | None = None
-        self._crowded: dict[Part, bool] = {}  # neighbour -> whether it takes too much memory to stay
-        self._alone: dict[Part, tuple[float, ...]] = {}  # neighbour -> seconds of its last steps while nothing else ran
-        self._drift = [1.0]
+        self._neighbour: tuple[StudyPart, Trainer] | None = None
+        self._crowded: dict[StudyPart, bool] = {}  # neighbour -> whether it takes too much memory to stay
+        self._alone: dict[
+            StudyPart, tuple[float, ...]
+        ] = {}  # neighbour -> seconds of its last steps while nothing else ran
 
-    def measure(self, part: Part) -> Result | None:
+    def measure(self, part: StudyPart) -> PartResult | None:
         """The result of the part; None if the time that is left is too short for it."""
         if part.name in self.results:
             return self.results[part.name]
         path = self.parts / f"{part.name}.json"
-        kept = Result.load(path) if path.exists() and not self.again else None
+        kept = PartResult.load(path) if path.exists() and not self.again else None
         if kept is not None and kept.outcome != "failed":
             result = kept
         elif not self._in_time(part):
@@ -100,12 +76,7 @@ class Bench(Store):
         self._say(f"{part.title}: {describe(result)}")
         return result
 
-    def measure_all(self, some: Sequence[Part]) -> list[Result]:
-        """The results of parts that are not timed, some at a time; of those that there was time for."""
-        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            return [result for result in pool.map(self.measure, some) if result is not None]
-
-    def found(self) -> list[Result]:
+    def found(self) -> list[PartResult]:
         """All results: those of earlier runs in the same folder, too, unless they are to be run again."""
         return list(self.results.values()) if self.again else saved(self.parts)
 
@@ -115,29 +86,24 @@ class Bench(Store):
             self._neighbour[1].kill()
             self._neighbour = None
 
-    def expected_seconds(self, part: Part) -> float:
-        """About what a part will take, if it goes on as before."""
-        return self._guess(part) * statistics.median(self._drift[-9:])
+    def expected_seconds(self, part: StudyPart) -> float:
+        """About what a part will take: the longest by its method at its size so far, else the median at its size; 0 if none is
+        known."""
+        size = (part.model, part.resolution, part.timed)
+        alike = [r for r in list(self.results.values()) if (r.part.model, r.part.resolution, r.part.timed) == size]
+        same = [r.wall_seconds for r in alike if r.part.method == part.method]
+        return max(same) if same else statistics.median([r.wall_seconds for r in alike] or [0.0])
 
-    def _guess(self, part: Part) -> float:
-        step = VOXEL_SECONDS * part.resolution**3
-        known = [r for r in list(self.results.values()) if r.part.baseline() == part.baseline() and r.baseline_seconds]
-        if known:
-            step = statistics.median(known[-1].baseline_seconds)
-        own = step * STEP_FACTOR.get(part.method, USUAL_STEP_FACTOR) * (part.warm_up + part.steps)
-        others = step * part.steps if part.timed else 0.0
-        return START_SECONDS.get(part.method, USUAL_START_SECONDS) + own + others
-
-    def _in_time(self, part: Part) -> bool:
+    def _in_time(self, part: StudyPart) -> bool:
         if math.isinf(self.deadline):
             return True
         needed, left = self.expected_seconds(part), self.seconds_left()
-        if needed > left:
+        if not (enough := 0 < left >= needed):
             self.skip(f"{part.title} (needs about {format_seconds(needed)}, {format_seconds(left)} left)")
-        return needed <= left
+        return enough
 
-    def _run(self, part: Part) -> Result:
-        started, guess = time.monotonic(), self._guess(part)
+    def _run(self, part: StudyPart) -> PartResult:
+        started = time.monotonic()
         alone = part.timed and self._is_crowded(part)
         neighbour = self._neighbour_of(part) if part.timed and not alone else None
         if alone:
@@ -146,18 +112,15 @@ class Bench(Store):
             result = run(part, lambda: self._child(part), neighbour)
             if neighbour is not None and result.trained and not result.baseline_seconds:
                 self.close()
-        result = replace(result, wall_seconds=time.monotonic() - started, code=store.code_digest())
-        if result.trained:
-            self._drift.append(result.wall_seconds / guess)
-        return result
+        return replace(result, wall_seconds=time.monotonic() - started, code=store.code_digest())
 
-    def _is_crowded(self, part: Part) -> bool:
+    def _is_crowded(self, part: StudyPart) -> bool:
         """Whether the neighbour holds too much memory to stay; it is started to find out."""
         if _neighbour_part(part) not in self._crowded:
             self._neighbour_of(part)
         return self._crowded.get(_neighbour_part(part), False)
 
-    def _between(self, part: Part) -> Result:
+    def _between(self, part: StudyPart) -> PartResult:
         """The result of a part that runs alone: its neighbour takes its steps before and after."""
         before = self._steps_alone(part, self._alone.pop(_neighbour_part(part), ()))
         result = run(part, lambda: self._child(part), None)
@@ -168,7 +131,7 @@ class Bench(Store):
         both = tuple((a + b) / 2 for a, b in zip(before, after, strict=False))
         return replace(result, baseline_seconds=both[: part.steps]) if len(both) >= part.steps else result
 
-    def _steps_alone(self, part: Part, known: tuple[float, ...]) -> tuple[float, ...]:
+    def _steps_alone(self, part: StudyPart, known: tuple[float, ...]) -> tuple[float, ...]:
         """The seconds of as many steps of the neighbour as the part takes; `known`, if they are enough."""
         if len(known) >= part.steps:
             return known
@@ -180,13 +143,13 @@ class Bench(Store):
         self.close()
         return tuple(seconds)
 
-    def _child(self, part: Part, role: str = "") -> Trainer:
+    def _child(self, part: StudyPart, role: str = "") -> Trainer:
         log = self.folder / "logs" / f"{role.replace(' ', '_')}{part.name}.txt"
         patience = max(LEAST_PATIENCE_SECONDS, 4 * self.expected_seconds(part))
         # A child that hangs must not hold up the end for long.
         return self._start(part, log, min(patience, max(LEAST_PATIENCE_SECONDS / 15, self.seconds_left())))
 
-    def _neighbour_of(self, part: Part) -> Trainer | None:
+    def _neighbour_of(self, part: StudyPart) -> Trainer | None:
         """The process that takes steps without LMS; None if it cannot."""
         wanted = _neighbour_part(part)
         if self._neighbour is not None and self._neighbour[0] == wanted:
@@ -204,16 +167,16 @@ class Bench(Store):
         return child
 
 
-def _neighbour_part(part: Part) -> Part:
+def _neighbour_part(part: StudyPart) -> StudyPart:
     return replace(part.baseline(), warm_up=0, steps=0)
 
 
-def saved(folder: Path) -> list[Result]:
+def saved(folder: Path) -> list[PartResult]:
     """The results in a folder of parts, by name."""
-    return [Result.load(path) for path in sorted(folder.glob("*.json"))]
+    return [PartResult.load(path) for path in sorted(folder.glob("*.json"))]
 
 
-def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> Result:
+def run(part: StudyPart, start: Callable[[], Trainer], neighbour: Trainer | None) -> PartResult:
     """The result of training the part, with a step of the neighbour before each of its own."""
     own: list[dict[str, Any]] = []
     others: list[float] = []
@@ -235,7 +198,7 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
     except ChildFailed as failure:
         if child is not None:
             child.kill()
-        return Result(part=part, outcome=failure.outcome, detail=failure.detail, report=failure.values)
+        return PartResult(part=part, outcome=failure.outcome, detail=failure.detail, report=failure.values)
     result = _result(part, warm, own, last)
     return replace(
         result, baseline_seconds=tuple(others), device=ready.get("device", ""), parameters=ready.get("parameters")
@@ -243,17 +206,18 @@ def run(part: Part, start: Callable[[], Trainer], neighbour: Trainer | None) -> 
 
 
 def _result(
-    part: Part, warm: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]], last: dict[str, Any]
-) -> Result:  # fmt: skip
+    part: StudyPart, warm: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]], last: dict[str, Any]
+) -> PartResult:  # fmt: skip
     """The figures of the warm-up, of the steps after it, and of the whole run."""
     peaks = [int(step["peak_bytes"]) for step in (*warm, *own) if "peak_bytes" in step]
     others = {
         name: last[name] for name in ("recoveries", "digest", "report", "profile", "machine", "workspace_mib") if name in last
     }  # fmt: skip
-    return Result(
+    return PartResult(
         part=part,
         outcome="trained" if part.trains else "predicted",
         seconds=tuple(float(step["seconds"]) for step in own),
+        first_seconds=next((float(step["seconds"]) for step in (*warm, *own)), None),
         peaks_bytes=tuple(peaks[len(warm) :]),
         peak_bytes=max(peaks, default=None),
         resident_bytes=max((int(step["resident_bytes"]) for step in own), default=None),
@@ -263,7 +227,7 @@ def _result(
     )
 
 
-def _profile(part: Part, child: Trainer) -> None:
+def _profile(part: StudyPart, child: Trainer) -> None:
     """Takes the profiled steps. Whatever ends them does not say whether the part trains."""
     try:
         for _ in range(part.profiled if part.trains else 0):
@@ -278,7 +242,7 @@ def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.mean(step[name] for step in steps) for name in steps[0]} if steps else {}
 
 
-def describe(result: Result) -> str:
+def describe(result: PartResult) -> str:
     """The result in one line, for the terminal."""
     if result.outcome == "predicted":
         return "predicted"

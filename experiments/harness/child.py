@@ -31,7 +31,7 @@ from typing import Any
 
 from lms3d.experiments import ROOT
 from lms3d.experiments.harness.methods import TORCH_METHODS
-from lms3d.experiments.harness.part import Part
+from lms3d.experiments.harness.part import StudyPart
 
 WORKSPACE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"  # of TensorFlow
 _LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
@@ -41,7 +41,7 @@ _LAST_LINES, _LAST_CHARACTERS = 5, 600
 
 
 class ChildFailed(RuntimeError):
-    """A child ended early. outcome: as in `Result`, or "out of time". values: its last answer."""
+    """A child ended early. outcome: as in `PartResult`, or "out of time". values: its last answer."""
 
     def __init__(self, outcome: str, detail: str, values: dict[str, Any] | None = None) -> None:
         super().__init__(f"{outcome}: {detail}")
@@ -126,7 +126,7 @@ class Child(Process):
 
     def __init__(
         self,
-        part: Part,
+        part: StudyPart,
         log: Path,
         patience_seconds: float,
         environment: Mapping[str, str] | None = None,

@@ -12,7 +12,7 @@ import psutil
 
 from lms3d.atomic_files import write_text
 from lms3d.experiments.harness import store
-from lms3d.experiments.harness.store import Record, Store
+from lms3d.experiments.harness.store import Record, StudyStore
 from lms3d.units import format_size
 
 BUSY = 0.15
@@ -31,7 +31,7 @@ def lists(titled: Mapping[str, Sequence[str]]) -> list[str]:
     return ["\n".join([f"{title}:", *(f"- {line}" for line in lines)]) for title, lines in titled.items() if lines]
 
 
-def gaps(known: Store, found: Sequence[Record] = (), disturbed: str = "The machine was not idle") -> list[str]:
+def gaps(known: StudyStore, found: Sequence[Record] = (), disturbed: str = "The machine was not idle") -> list[str]:
     """Lists of the measurements that other work disturbed, that were skipped, and that failed."""
     busy = [f"{one['name']}: {one['busy']:.0%} of the cores in use by others" for one in found if one["busy"] > BUSY]
     return lists({disturbed: busy, "Skipped": known.skipped, "Failed": known.failed})

@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from lms3d.atomic_files import write_json
-from lms3d.experiments.harness.methods import NONE, PREDICTION
+from lms3d.experiments.harness.methods import COMPILED, NONE, PREDICTION, UNCOMPILED
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StudyPart:
     """A child process: `warm_up` + `steps` training steps of a model by one method under a hard limit (None: without one).
 
     timed: before each of its `steps` another process takes a step without LMS, so that each ratio is to a step just before. A
     part that is not timed only tells whether it trains, and what it needs.
     link: the word of an emulated link (`experiments.links.link`) that LMS swaps through; empty: the machine's own swap tier.
-    planned: nothing is trained; the result is what the planner says of such a step, with copies that cost the processor nothing.
     filters: channels of each level of the network; empty: its own. precision: a Keras dtype policy. deterministic: only kernels
     that give the same bits in each run (a GPU has others). repeat: the number of this part among several of the same.
     profiled: steps under TensorFlow's profiler, after the measured ones. workspace_mib: cuDNN's limit; None: what lms3d chooses.
@@ -37,7 +36,6 @@ class Part:
     steps: int = 4
     timed: bool = True
     link: str = ""
-    planned: bool = False
     baseline_limit_mib: int | None = None
     """A large hard limit for the neighbour, so that both take memory from the same allocator; None: no limit."""
     filters: tuple[int, ...] = ()
@@ -49,9 +47,10 @@ class Part:
     batch: int = 1
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Part:
-        """The part in values from JSON, which has no tuples."""
-        return cls(**{**values, "filters": tuple(values.get("filters", ()))})
+    def of(cls, values: dict[str, Any]) -> StudyPart:
+        """The part in values from JSON, which has no tuples; fields of earlier versions are left out."""
+        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
+        return cls(**{**known, "filters": tuple(values.get("filters", ()))})
 
     @property
     def limit_bytes(self) -> int | None:
@@ -60,7 +59,7 @@ class Part:
     @property
     def trains(self) -> bool:
         """Whether steps are run."""
-        return self.method != PREDICTION and not self.planned
+        return self.method != PREDICTION
 
     @property
     def name(self) -> str:
@@ -70,7 +69,7 @@ class Part:
         against = "" if self.baseline_limit_mib is None else f"-against-{self.baseline_limit_mib}MiB"
         method = self.method.replace(" ", "_")
         link = f"-{self.link.replace('/', '')}" if self.link else ""
-        named = f"{self.model}-{self.resolution}-{method}{limit}{link}{'-planned' if self.planned else tried}{against}"
+        named = f"{self.model}-{self.resolution}-{method}{limit}{link}{tried}{against}"
         return "-".join([named, *self._unusual()]).replace(" ", "_")
 
     @property
@@ -78,7 +77,7 @@ class Part:
         """The part in words, for the terminal."""
         limit = "" if self.limit_mib is None else f" in {self.limit_mib:,} MiB"
         link = f" over {self.link}" if self.link else ""
-        plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}{' (plan only)' if self.planned else ''}"
+        plain = f"{self.model} at {self.resolution}, {self.method}{limit}{link}"
         return ", ".join([plain, *self._unusual()])
 
     def _unusual(self) -> list[str]:
@@ -93,18 +92,18 @@ class Part:
             *([f"batch {self.batch}"] if self.batch > 1 else []),
         ]
 
-    def baseline(self) -> Part:
+    def baseline(self) -> StudyPart:
         """The neighbour that it is compared with."""
-        return replace(
-            self, method=NONE, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="", planned=False
-        )
+        method = UNCOMPILED if self.method == COMPILED else NONE
+        return replace(self, method=method, limit_mib=self.baseline_limit_mib, baseline_limit_mib=None, link="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class PartResult:
     """What a child reported. outcome: "trained", "predicted", "out of memory", "does not fit" (by the planner), "failed".
 
-    seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each.
+    seconds, peaks_bytes: of the steps after the warm-up; baseline_seconds: of the neighbour before each. first_seconds: of the
+    first step, which traces, plans and rewrites.
     peak_bytes: the allocator's largest, warm-up included (TensorFlow only). resident_bytes: most anonymous memory of the
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory, and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
@@ -115,10 +114,11 @@ class Result:
     out_bytes_per_second and in_bytes_per_second while the link is busy; or {"error": why it cannot be told}.
     """
 
-    part: Part
+    part: StudyPart
     outcome: str
     detail: str = ""
     seconds: tuple[float, ...] = ()
+    first_seconds: float | None = None
     baseline_seconds: tuple[float, ...] = ()
     peaks_bytes: tuple[int, ...] = ()
     peak_bytes: int | None = None
@@ -195,7 +195,8 @@ class Result:
         return self.report | self.profile | {
             "model": part.model, "filters": "x".join(map(str, part.filters)), "resolution": part.resolution, "method": part.method,
             "precision": part.precision, "deterministic": part.deterministic, "repeat": part.repeat, "limit_mib": part.limit_mib,
-            "outcome": self.outcome, "step_seconds": self.step_seconds, "ratio": self.ratio, "peak_bytes": self.peak_bytes,
+            "outcome": self.outcome, "first_seconds": self.first_seconds, "step_seconds": self.step_seconds,
+            "ratio": self.ratio, "peak_bytes": self.peak_bytes,
             "resident_bytes": self.resident_bytes, "peak_error": self.peak_error, "seconds_error": self.seconds_error,
             "ratio_error": self.ratio_error, "predicted_ratio": self.predicted_ratio(), "slabs": self.slabs,
             "workspace_mib": self.workspace_mib, "recoveries": self.recoveries, "loss": self.loss, "digest": self.digest,
@@ -215,14 +216,14 @@ class Result:
         write_json(folder / f"{self.part.name}.json", asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> Result:
+    def load(cls, path: Path) -> PartResult:
         values: dict[str, Any] = json.loads(path.read_text())
-        part = Part.of(values.pop("part"))
+        part = StudyPart.of(values.pop("part"))
         listed: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(part=part, **listed)
 
 
-def smallest_mib(results: Iterable[Result], method: str) -> int | None:
+def smallest_mib(results: Iterable[PartResult], method: str) -> int | None:
     """The smallest hard limit that the method trained in; None if there is none."""
     limits = [
         r.part.limit_mib for r in results if r.trained and r.part.method == method and r.part.limit_mib is not None

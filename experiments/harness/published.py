@@ -32,7 +32,7 @@ class PublishedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class PublishedProfile:
     """A profile of 30 batches at 192^3 with LMS. busy_share: GPU utilisation. Bytes per second while something is copied."""
 
     title: str
@@ -71,13 +71,13 @@ RUNS = (
     X86_PAIRS,
 )
 PROFILES = (
-    Profile(title="x86, one GPU on each bus", machine=X86, busy_share=0.291,
+    PublishedProfile(title="x86, one GPU on each bus", machine=X86, busy_share=0.291,
             in_bytes_per_second=10.9e9, out_bytes_per_second=11.7e9),
-    Profile(title="AC922 with 4 GPUs", machine=AC922, busy_share=0.735,
+    PublishedProfile(title="AC922 with 4 GPUs", machine=AC922, busy_share=0.735,
             in_bytes_per_second=64.4e9, out_bytes_per_second=60.4e9),
-    Profile(title="x86, two GPUs on each bus", machine=X86, sharers=2, busy_share=0.226,
+    PublishedProfile(title="x86, two GPUs on each bus", machine=X86, sharers=2, busy_share=0.226,
             in_bytes_per_second=7.6e9, out_bytes_per_second=8.2e9),
-    Profile(title="AC922 with 6 GPUs", machine=AC922_6, busy_share=0.663,
+    PublishedProfile(title="AC922 with 6 GPUs", machine=AC922_6, busy_share=0.663,
             in_bytes_per_second=45.8e9, out_bytes_per_second=43.5e9),
 )  # fmt: skip
 GAP_SECONDS = 44.0

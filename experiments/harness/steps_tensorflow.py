@@ -24,16 +24,14 @@ import numpy as np
 from lms3d import LMS
 from lms3d.data import stream
 from lms3d.device import memory, startup
-from lms3d.engine.prediction import does_not_fit
 from lms3d.engine.tensorflow import speeds
 from lms3d.engine.tiers.base import COUNTERS
 from lms3d.experiments.architectures import NETWORKS
 from lms3d.experiments.harness import batches, methods, variants
 from lms3d.experiments.harness.child import WORKSPACE
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.talk import Resident, Talk, asked
-from lms3d.experiments.links import calibration
-from lms3d.experiments.links.link import STEP_SECONDS, Link
+from lms3d.experiments.links.link import STEP_SECONDS, SwapLink
 from lms3d.experiments.profiling import lanes, measure, xplane
 from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
@@ -55,7 +53,7 @@ class _Finished(Exception):
     """The parent wants no more steps."""
 
 
-class _Lockstep(keras.callbacks.Callback):
+class _StepOnDemand(keras.callbacks.Callback):
     """Lets `fit` take a step when the parent asks for one, and tells what it took."""
 
     def __init__(
@@ -108,7 +106,7 @@ class _Lockstep(keras.callbacks.Callback):
 class _Profiler:
     """TensorFlow's profiler around the steps of a part that are to be profiled."""
 
-    def __init__(self, part: Part, folder: str) -> None:
+    def __init__(self, part: StudyPart, folder: str) -> None:
         self.folder, self.first = folder, part.warm_up + part.steps
         self.end = self.first + part.profiled
 
@@ -164,7 +162,7 @@ class _Measured(logging.Handler):
 
 
 def main() -> None:
-    part = Part.of(asked())
+    part = StudyPart.of(asked())
     talk = Talk()
     with talk.explained():
         startup.start_tensorflow(limit_bytes=part.limit_mib and part.limit_mib * MIB, seed=0, precision=part.precision)
@@ -179,14 +177,11 @@ def main() -> None:
             _train(part, model, talk, resident)
 
 
-def build(part: Part) -> keras.Model:
+def build(part: StudyPart) -> keras.Model:
     """Compiled, the optimiser built: nothing is made for the first time inside a step."""
-    if part.model == "resnet50":
-        side = part.resolution
-        model = keras.applications.ResNet50(weights=None, input_shape=(side, side, 3), classes=10)
-        loss: Any = keras.losses.SparseCategoricalCrossentropy()
-    elif part.model in NETWORKS:
-        model, loss = NETWORKS[part.model].build(part.resolution), "mse"
+    loss: Any = "mse"
+    if part.model in NETWORKS:
+        model = NETWORKS[part.model].build(part.resolution)
     else:
         own = {"filters": part.filters} if part.filters else {}
         model = variants.build(part.method, part.model, (part.resolution,) * 3 + (4,), **own)
@@ -197,13 +192,13 @@ def build(part: Part) -> keras.Model:
     return model
 
 
-def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> None:
+def _train(part: StudyPart, model: keras.Model, talk: Talk, resident: Resident) -> None:
     tier = _tier(part)
     folder = tempfile.TemporaryDirectory(prefix="lms3d-profile-")
     stats_file = Path(folder.name) / "lms_stats.csv"
     lms, recoveries = _callback(part.method, tier, stats_file), _Recoveries()
     profiler = _Profiler(part, folder.name)
-    lockstep = _Lockstep(talk, resident, lms, tier, profiler)
+    lockstep = _StepOnDemand(talk, resident, lms, tier, profiler)
     logging.getLogger("lms3d").addHandler(recoveries)
     logging.getLogger("lms3d").addHandler(_Measured(talk))
     logging.getLogger("lms3d").setLevel(logging.INFO)
@@ -218,8 +213,6 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
     reported = {name: values[name] for name in REPORTED if values.get(name) is not None}
     if report is not None and report.compiled:
         reported |= {"programs": len(report.compiled), "compiled_ops": sum(one.ops for one in report.compiled)}
-    if tier is not None and lms is not None:
-        reported |= _over_other_links(model, part, lms, tier)
     talk.say(
         finished=True,
         recoveries=recoveries.count,
@@ -235,7 +228,7 @@ def _train(part: Part, model: keras.Model, talk: Talk, resident: Resident) -> No
         lms.close()
 
 
-def _counters(stats_file: Path, part: Part) -> dict[str, float]:
+def _counters(stats_file: Path, part: StudyPart) -> dict[str, float]:
     """The bytes that the swap tier moved in a step, and the seconds if it counts them; nothing without LMS."""
     if not stats_file.exists():
         return {}
@@ -253,31 +246,13 @@ def _speeds(lms: LMS) -> dict[str, float]:
     return {name: getattr(machine, name) for name in speeds.SPEEDS}
 
 
-def _over_other_links(model: keras.Model, part: Part, lms: LMS, tier: type[LinkTier]) -> dict[str, Any]:
-    """The seconds that the step would take over slower and faster links."""
-    plan, report, slabs = lms.plan, lms.report, lms.slabs
-    if plan is None or report is None:
-        return {}
-    try:
-        # The cheapest way to the graph and the machine's speeds that the plan was made for: what it plans is not used.
-        specification = _specification(_batch(part, model))
-        asked = plan_step(
-            model, specification, memory_limit=1 << 40, planner="swap_everything", slabs=slabs or "off", tier=tier.name,
-            with_floor=False,
-        )  # fmt: skip
-        seconds = calibration.seconds_by_slowness(asked.graph, plan, asked.machine, report.predicted_step_seconds)
-    except Exception as error:  # whatever it is, the steps have been measured
-        return {"no_seconds_by_slowness": f"{type(error).__name__}: {error}"[:300]}
-    return {"seconds_by_slowness": seconds}
-
-
-def _tier(part: Part) -> type[LinkTier] | None:
+def _tier(part: StudyPart) -> type[LinkTier] | None:
     """The tier of the part's emulated link, if it has one."""
     if not part.link:
         return None
     from lms3d.experiments.links.tier import register
 
-    return register(Link.parse(part.link), costs_nothing=part.planned)
+    return register(SwapLink.parse(part.link))
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
@@ -302,24 +277,10 @@ def _arguments(method: str) -> dict[str, Any] | None:
     return known.get(method)
 
 
-def _predict(model: keras.Model, part: Part) -> dict[str, Any]:
+def _predict(model: keras.Model, part: StudyPart) -> dict[str, Any]:
     """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
-    tier, asked = _tier(part), dict(_arguments(part.method) or {})
-    if tier is not None:
-        asked["tier"] = tier.name
-    # Without one: far above what it needs. The plan is empty, and both smallest limits are those of a pool with a hard limit.
-    limit = part.limit_mib * MIB if part.limit_mib else 1 << 40
-    # A limit that is too small raises DoesNotFit, which names the floor.
-    planned = plan_step(
-        model,
-        _specification(_batch(part, model)),
-        memory_limit=limit,
-        with_floor=part.method == methods.PREDICTION,
-        at_floor=False,
-        **asked,
-    )
-    if planned.report.predicted_peak_bytes > limit:
-        raise does_not_fit(limit, planned.report.smallest_limit_bytes, planned.report.unedited_limit_bytes)
+    # Far above what it needs: the plan is empty, and both smallest limits are those of a pool with a hard limit.
+    planned = plan_step(model, _specification(_batch(part, model)), memory_limit=1 << 40, at_floor=False)
     report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}
     return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}
 
@@ -328,10 +289,10 @@ def _specification(arrays: Iterable[np.ndarray]) -> tuple[tf.TensorSpec, ...]:
     return tuple(tf.TensorSpec(array.shape, array.dtype) for array in arrays)
 
 
-def _batch(part: Part, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
+def _batch(part: StudyPart, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     if part.model in NETWORKS:
         return batches.noise((part.batch, *model.input_shape[1:]), (part.batch, *model.output_shape[1:]))
-    return batches.images(part.resolution) if part.model == "resnet50" else batches.volumes(part.resolution)
+    return batches.volumes(part.resolution)
 
 
 def _dataset(arrays: Iterable[np.ndarray]) -> tf.data.Dataset:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lms3d.experiments.harness import batches, methods
 from lms3d.experiments.harness.methods import InTorch
-from lms3d.experiments.harness.part import MIB, Part
+from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.talk import Resident, Talk, asked
 
 FILTERS = (16, 32, 64, 128, 256)
@@ -31,7 +31,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Wrap = Callable[..., torch.Tensor]
 
 
-class Block(nn.Sequential):
+class TorchBlock(nn.Sequential):
     """Convolution, instance normalisation, LeakyReLU."""
 
     def __init__(self, channels: int, filters: int, *, kernel: int = 3, stride: int = 1) -> None:
@@ -48,8 +48,8 @@ class Encoder(nn.Module):
 
     def __init__(self, channels: int, filters: int, stride: int, dropout: float) -> None:
         super().__init__()
-        self.a = Block(channels, filters, stride=stride)
-        self.b, self.c = Block(filters, filters), Block(filters, filters)
+        self.a = TorchBlock(channels, filters, stride=stride)
+        self.b, self.c = TorchBlock(filters, filters), TorchBlock(filters, filters)
         self.dropout = nn.Dropout3d(dropout)
 
     def forward(self, x: torch.Tensor, wrap: Wrap) -> torch.Tensor:
@@ -62,8 +62,8 @@ class Decoder(nn.Module):
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
-        self.a = Block(channels, filters)
-        self.b, self.c = Block(2 * filters, filters), Block(filters, filters, kernel=1)
+        self.a = TorchBlock(channels, filters)
+        self.b, self.c = TorchBlock(2 * filters, filters), TorchBlock(filters, filters, kernel=1)
 
     def forward(self, x: torch.Tensor, skip: torch.Tensor, wrap: Wrap) -> torch.Tensor:
         x = wrap(lambda low: self.a(_upsample(low)), x)
@@ -109,7 +109,7 @@ def dice_loss(truth: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    part = Part.of(asked())
+    part = StudyPart.of(asked())
     talk = Talk()
     with talk.explained():
         torch.manual_seed(0)
@@ -121,7 +121,7 @@ def main() -> None:
         _train(part, talk, resident)
 
 
-def _train(part: Part, talk: Talk, resident: Resident) -> None:
+def _train(part: StudyPart, talk: Talk, resident: Resident) -> None:
     way = methods.TORCH_METHODS[part.method]
     model = Isensee2017().to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, eps=1e-7)

@@ -24,7 +24,7 @@ from lms3d.units import format_seconds
 Record = dict[str, Any]
 
 
-class Store:
+class StudyStore:
     """The folder of a study. skipped, failed: what was not measured, and why.
 
     minutes: the time limit of this call; None is without limit. again: measure again what has been measured.
@@ -59,7 +59,7 @@ class Store:
         self._say(f"failed: {what}")
 
 
-class Records(Store):
+class Records(StudyStore):
     """Measurements called "KIND-RANKS". A part that does not fit into the time that is left is skipped; one that turns out not to
     is ended."""
 
@@ -86,6 +86,7 @@ class Records(Store):
             return None
         record = {**made, "name": name, "busy": busy, "wall_seconds": time.monotonic() - started}
         write_json(path, record)
+        self._say(f"{name}: measured in {format_seconds(record['wall_seconds'])}")
         return record
 
     def found(self, kind: str) -> list[Record]:
@@ -93,7 +94,7 @@ class Records(Store):
         return sorted((load(path, _check) for path in self.parts.glob(f"{kind}-*.json")), key=lambda one: one["ranks"])
 
 
-class UpToDate(Store):
+class UpToDate(StudyStore):
     """Records that follow from the code alone: each is made again if one of the `sources` has changed."""
 
     def __init__(self, folder: Path, *sources: str, again: bool = False) -> None:

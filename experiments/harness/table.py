@@ -19,6 +19,13 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def filled(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table without the columns that are empty in all rows."""
+    columns = [column for column in zip(head, *rows, strict=True) if any(column[1:])]
+    shown = list(zip(*columns, strict=True))
+    return markdown(shown[0], shown[1:]) if shown else ""
+
+
 def cell(value: Any, form: Form = str) -> str:
     """The value as text; "" for None."""
     if value is None:

@@ -52,10 +52,13 @@ def asked() -> Any:
 
 
 class Resident:
-    """Anonymous memory of this process above what it has now: sampled, since the kernel's own peak counts files, too."""
+    """Anonymous memory of this process above what it has now: sampled, since the kernel's own peak counts files, too.
+
+    whole_bytes: the most so far with pages of files.
+    """
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
+        self._process, self.whole_bytes = psutil.Process(), 0
         self.idle_bytes = self._now()
         self._peak = self.idle_bytes
         threading.Thread(target=self._watch, daemon=True).start()
@@ -72,4 +75,5 @@ class Resident:
 
     def _now(self) -> int:
         memory = self._process.memory_info()
+        self.whole_bytes = max(self.whole_bytes, memory.rss)
         return int(memory.rss - getattr(memory, "shared", 0))

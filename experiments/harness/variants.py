@@ -14,7 +14,7 @@ from lms3d.models import fused, isensee2017
 from lms3d.models.layers import ChannelDropout
 
 
-class Block(keras.layers.Layer):
+class LayerBlock(keras.layers.Layer):
     """Some layers as one. Its call has no keyword arguments: Keras 3.15 cannot recompute a call that has some."""
 
     def __init__(self, layers: keras.Model, **kwargs: Any) -> None:
@@ -25,7 +25,7 @@ class Block(keras.layers.Layer):
         return self.layers(inputs)
 
 
-class RecomputedBlock(Block):
+class RecomputedBlock(LayerBlock):
     """A block under `tf.recompute_grad`: its inputs are kept, all else is computed again for the gradient."""
 
     def call(self, inputs: Any) -> Any:
@@ -41,7 +41,7 @@ def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) 
     if method == methods.XLA:  # it knows TensorFlow's own operations
         with fused.plain():
             return models.build(name, input_shape=input_shape, **options)
-    kinds = {methods.KERAS_REMAT: (Block, "full"), methods.RECOMPUTE_GRAD: (RecomputedBlock, None)}
+    kinds = {methods.KERAS_REMAT: (LayerBlock, "full"), methods.RECOMPUTE_GRAD: (RecomputedBlock, None)}
     if method not in kinds:
         return models.build(name, input_shape=input_shape, **options)
     if name != "isensee2017":
@@ -56,7 +56,7 @@ def build(method: str, name: str, input_shape: tuple[int, ...], **options: Any) 
             setattr(isensee2017, makes, block)
 
 
-def _wrapped(stock: Callable[..., Any], kind: type[Block], remat: str | None) -> Callable[..., Any]:
+def _wrapped(stock: Callable[..., Any], kind: type[LayerBlock], remat: str | None) -> Callable[..., Any]:
     """A function of `lms3d.models.isensee2017` that builds a block, which makes one layer of `kind` out of its layers."""
 
     def block(x: Any, *args: Any, dropout: float | None = None, addend: Any = None, **kwargs: Any) -> Any:

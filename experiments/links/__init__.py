@@ -1,7 +1,6 @@
-"""The rooms of `experiments.emulated_links` and `experiments.concurrent`.
+"""The links of `experiments.emulated_links` and `experiments.concurrent`; tables and figure are those of `overhead`.
 
 link       a link's rates and bus as a value and as a word       tier       the swap tier: a native lane at the link's rate
 copying    what copies cost here                                 machines   real machines, and their links on this one
-study      which parts, in which order                           calibration   two runs -> how the others should be
-report     results -> tables, CSV, aims                          figure     results -> PNG
+study      which parts, in which order
 """

@@ -19,7 +19,7 @@ STEP_SECONDS = "step_processor_seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class SwapLink:
     """The bytes per second each way, out of the device and back, and the seconds that a transfer takes besides.
 
     bus: a folder whose files several processes share (LINK-1); None: the link is this process's own.
@@ -31,7 +31,7 @@ class Link:
     bus: Path | None = None
 
     @classmethod
-    def parse(cls, word: str) -> Link:
+    def parse(cls, word: str) -> SwapLink:
         """The link that `word` spells; InputError for other words."""
         found = _WORD.fullmatch(word.replace("/s:", ":"))
         if found is None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from lms3d.errors import InputError
 from lms3d.experiments.harness import published
-from lms3d.experiments.links.link import Link
+from lms3d.experiments.links.link import SwapLink
 from lms3d.machines import machine_files
 
 SIDE = published.LOW
@@ -50,10 +50,10 @@ class RealLink:
     back_bytes_per_second: float
     step_seconds: float
 
-    def here(self, step_seconds: float, side: int) -> Link:
+    def here(self, step_seconds: float, side: int) -> SwapLink:
         """The link for this machine, on which a step at side^3 voxels takes `step_seconds`. FLOPs are in proportion to voxels."""
         slower = step_seconds * (SIDE / side) ** 3 / self.step_seconds
-        return Link(
+        return SwapLink(
             out_bytes_per_second=self.out_bytes_per_second / slower,
             back_bytes_per_second=self.back_bytes_per_second / slower,
             latency_seconds=COPY_SECONDS * slower,
@@ -86,15 +86,15 @@ def checked(name: str) -> str:
     if name in REAL:
         return name
     try:
-        Link.parse(name)
+        SwapLink.parse(name)
     except InputError as error:
         raise InputError(f"{error}; or one of {', '.join(REAL)}") from None
     return name
 
 
-def link(name: str, step_seconds: float, side: int) -> Link:
+def link(name: str, step_seconds: float, side: int) -> SwapLink:
     """The link for this machine of a name that `checked` has accepted."""
-    return REAL[name].here(step_seconds, side) if name in REAL else Link.parse(name)
+    return REAL[name].here(step_seconds, side) if name in REAL else SwapLink.parse(name)
 
 
 def title(name: str) -> str:

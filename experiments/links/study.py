@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import Part
+from lms3d.experiments.harness.part import StudyPart
 from lms3d.experiments.links import machines
 from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import Link
-from lms3d.experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.links.link import SwapLink
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
+from lms3d.units import format_seconds
 
-SHARES = (0.60, 0.50, 0.35, 0.25)
+SHARES = (0.50, 0.35, 0.25, 0.60)
+"""The most important first."""
 FLOOR = 0.0
 """In place of a share: the smallest limit that trained with swapped tensors copied back."""
-BY_IMPORTANCE = (0.50, FLOOR, 0.35, 0.25, 0.60)
 METHODS = (methods.LMS, methods.TFLMS, methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
 UNLIMITED = (methods.SWAP_ALL, methods.RECOMPUTE_CHEAP)
 """Methods with one plan whatever the limit, which seldom fit: measured without a limit, too, with the memory that they take."""
@@ -31,7 +32,7 @@ REACHED = 0.5
 the memory with the other direction. A margin, not measured; each row states the rate that was achieved."""
 
 
-class Study:
+class LinkSchedule:
     """The parts of one model at one resolution.
 
     links: names or words (`machines.checked`). shares: of the smallest limit without LMS; FLOOR is one, too.
@@ -41,13 +42,19 @@ class Study:
         self, bench: Bench, wanted: Wanted, resolution: int, links: Sequence[str], shares: Sequence[float]
     ) -> None:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
-        self.links, self.shares = links, sorted(shares, key=_importance)
-        self.place = Place(bench, wanted, resolution)
+        self.links, self.shares = links, shares
+        self.place = PartsOfSize(bench, wanted, resolution)
 
     def run(self) -> None:
         """Measures all that is missing, the most important first."""
         rates = self._rates()
-        known = [rates[name] for name in self.links] if rates else []
+        known = [rates[name] for name in self.links if rates[name]["reached"]] if rates else []
+        for name in self.links if rates else ():
+            if not rates[name]["reached"]:
+                self.bench.skip(
+                    f"{machines.title(name)}: {rates[name]['word']} here is more than {REACHED:.0%} of what one thread copies; "
+                    "`lms3d.plan --machine` says what a step would come to there"
+                )
         for part in self._parts(None, known, UNLIMITED):
             self.bench.measure(part)
         for share in self.shares if rates else ():
@@ -58,14 +65,16 @@ class Study:
             for part in self._parts(limit, known, METHODS):
                 self.bench.measure(part)
 
-    def _parts(self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]) -> Iterator[Part]:
+    def _parts(
+        self, limit_mib: int | None, rates: Sequence[dict[str, Any]], compared: Sequence[str]
+    ) -> Iterator[StudyPart]:
         """Link by link, so that a short time gives a whole comparison of one."""
         for rate in rates:
             for method in compared:
                 moves = method != methods.RECOMPUTE_CHEAP  # which is the same over every link
-                yield Part(
+                yield StudyPart(
                     method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=WARM_UP,
-                    steps=self.wanted.steps, link=rate["word"] if moves else "", planned=moves and not rate["reached"],
+                    steps=self.wanted.steps, link=rate["word"] if moves else "",
                 )  # fmt: skip
 
     def _limit_mib(self, share: float) -> int | None:
@@ -105,16 +114,22 @@ class Study:
         return {"word": str(link), "reached": is_reached(link)}
 
 
-def is_reached(link: Link) -> bool:
+def is_reached(link: SwapLink) -> bool:
     """Whether one thread's copies keep up with the link, with time to spare."""
     return max(link.out_bytes_per_second, link.back_bytes_per_second) * copy_seconds_per_byte() <= REACHED
 
 
 def read_rates(output: Path) -> dict[str, dict[str, Any]]:
-    """Resolution -> what `Study` keeps; nothing before its first part."""
+    """Resolution -> what `LinkSchedule` keeps; nothing before its first part."""
     path = _store(output)
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def step_in_words(rates: Mapping[str, Any]) -> str:
+    """The step without LMS that the rates follow from."""
+    seconds, flops = rates["step_seconds"], rates["step_flops"]
+    return f"A step without LMS: {format_seconds(seconds)}, {flops / seconds / 1e9:,.0f} GFLOP/s."
 
 
 def _store(output: Path) -> Path:
@@ -124,7 +139,3 @@ def _store(output: Path) -> Path:
 def shown(share: float) -> str:
     """A share in words."""
     return "the floor" if share == FLOOR else f"{share:.0%}"
-
-
-def _importance(share: float) -> int:
-    return BY_IMPORTANCE.index(share) if share in BY_IMPORTANCE else len(BY_IMPORTANCE)

@@ -23,7 +23,7 @@ from lms3d.engine.tiers.base import TierSpeed
 from lms3d.engine.tiers.stream import StreamTier, as_counters
 from lms3d.engine.tuning import SMALL_COPIES
 from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import COPY_SECONDS, Link
+from lms3d.experiments.links.link import COPY_SECONDS, SwapLink
 
 _LINE = 64  # bytes that a processor's caches load at once
 
@@ -31,9 +31,7 @@ _LINE = 64  # bytes that a processor's caches load at once
 class LinkTier(StreamTier):
     """The tier of a link: `register` makes a subclass for each. total: what all tiers of the class have moved so far."""
 
-    link: ClassVar[Link]
-    costs_nothing: ClassVar[bool] = False
-    """Whether copies count as if they took no time of this processor; for predictions alone."""
+    link: ClassVar[SwapLink]
     total: ClassVar[dict[str, float]]
 
     @classmethod
@@ -54,39 +52,37 @@ class LinkTier(StreamTier):
 
     @classmethod
     def place(cls, directory: Path | None) -> str:
-        return f"native lane {cls.link}{' modelled' if cls.costs_nothing else ''}"
+        return f"native lane {cls.link}"
 
     @classmethod
     def speed(cls, device: str, directory: Path | None) -> TierSpeed:
         """The stated rates. A second of transfer takes from the step what its copy takes of a processor: on few cores the
         others wait for the part of an op that is late."""
         rates = cls.link.out_bytes_per_second, cls.link.back_bytes_per_second
-        copying = 0.0 if cls.costs_nothing else copy_seconds_per_byte() * sum(rates) / 2
+        copying = copy_seconds_per_byte() * sum(rates) / 2
         return TierSpeed(
             swap_out_bytes_per_second=rates[0],
             swap_in_bytes_per_second=rates[1],
             swap_share=copying,
-            node_seconds=0.0 if cls.costs_nothing else _node_seconds(),
+            node_seconds=_node_seconds(),
         )
 
 
-def register(link: Link, *, costs_nothing: bool = False) -> type[LinkTier]:
+def register(link: SwapLink) -> type[LinkTier]:
     """The tier of a link, under a name that `LMS(tier=...)` knows in this process."""
-    name = f"link {link}{' modelled' if costs_nothing else ''}"
+    name = f"link {link}"
     if name in TIERS:
         found = TIERS[name]
         assert issubclass(found, LinkTier), "the names of links are theirs alone"
         return found
-    made = type(
-        "RegisteredLinkTier", (LinkTier,), {"name": name, "link": link, "costs_nothing": costs_nothing, "total": {}}
-    )
+    made = type("RegisteredLinkTier", (LinkTier,), {"name": name, "link": link, "total": {}})
     return TIERS.register(name)(made)
 
 
 @functools.cache
 def _node_seconds() -> float:
     """Processor seconds of one transfer of a few bytes, over a link that is as fast as can be: what ops and threads cost."""
-    fast = Link(out_bytes_per_second=1e15, back_bytes_per_second=1e15)
+    fast = SwapLink(out_bytes_per_second=1e15, back_bytes_per_second=1e15)
     tier = type("FastLinkTier", (LinkTier,), {"name": "fast", "link": fast, "total": {}})()
 
     @tf.function(autograph=False)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lms3d.experiments.machines.predictions import Row
+from lms3d.experiments.machines.predictions import PredictedFigure
 from lms3d.scoring.figures.style import BLUE, GREY, ORANGE, VERMILION, plain, plt, save
 
 
-def draw(found: Sequence[Row], cases: Sequence[dict[str, Any]], path: Path) -> Path:
+def draw(found: Sequence[PredictedFigure], cases: Sequence[dict[str, Any]], path: Path) -> Path:
     """Left: epochs, with the span from all transfers hidden to none. Right: the step relative to none without LMS."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(14, 6), layout="constrained")
     _epochs(left, [row for row in found if row.quantity == "epoch"])
@@ -20,7 +20,7 @@ def draw(found: Sequence[Row], cases: Sequence[dict[str, Any]], path: Path) -> P
     return save(figure, path)
 
 
-def _epochs(axis: plt.Axes, rows: Sequence[Row]) -> None:
+def _epochs(axis: plt.Axes, rows: Sequence[PredictedFigure]) -> None:
     places = np.arange(len(rows))
     axis.barh(places - 0.2, [row.published for row in rows], 0.38, color=GREY, label="published")
     for calibrated, colour, label in ((True, ORANGE, "model, calibrated"), (False, BLUE, "model, predicted")):

@@ -15,7 +15,7 @@ from lms3d.errors import DoesNotFit
 from lms3d.experiments.harness import published
 from lms3d.experiments.harness.published import HIGH, LOW
 from lms3d.experiments.machines.calibration import batch_bytes
-from lms3d.experiments.machines.steps import Step
+from lms3d.experiments.machines.steps import TracedStep
 from lms3d.machines import outlook
 from lms3d.machines.model import MachineModel
 
@@ -23,12 +23,10 @@ SHARE = (LOW / HIGH) ** 3
 """0.42: what fits at 144^3 is that share of what 192^3 needs."""
 LARGEST = 256
 PLANNERS = {"lms3d": "hybrid", "TFLMS auto-tune": "tflms"}
-AIMS = {published.AC922: 1.10, published.X86: 1.6}
-"""Machine -> how long a step under our plan may take at 192^3, relative to one without LMS."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class PlannedCase:
     """A cube on a machine. limit_bytes None: the case study's share of what the step needs."""
 
     network: str
@@ -43,7 +41,7 @@ class Case:
         return f"{self.network}-{self.side}-{limit}-{self.machine}-{PLANNERS[self.method]}"
 
 
-def cases(machines: Mapping[str, MachineModel]) -> Iterator[Case]:
+def cases(machines: Mapping[str, MachineModel]) -> Iterator[PlannedCase]:
     """Every machine at 192^3, those that differ in memory alone once; the case study's also at 256^3 in their own memory, and
     with its own network in both."""
     theirs = (published.AC922, published.X86)
@@ -51,15 +49,15 @@ def cases(machines: Mapping[str, MachineModel]) -> Iterator[Case]:
     alike = [machines[name].speeds() for name in order]
     for machine in (name for i, name in enumerate(order) if alike[i] not in alike[:i]):
         for method in PLANNERS:
-            yield Case(network="ours", side=HIGH, machine=machine, method=method)
+            yield PlannedCase(network="ours", side=HIGH, machine=machine, method=method)
     for network, side, share in (("ours", LARGEST, False), ("article", HIGH, True), ("article", HIGH, False)):
         for machine in theirs:
             limit = None if share else machines[machine].limit_bytes
             for method in PLANNERS:
-                yield Case(network=network, side=side, machine=machine, method=method, limit_bytes=limit)
+                yield PlannedCase(network=network, side=side, machine=machine, method=method, limit_bytes=limit)
 
 
-def compare(case: Case, step: Step, machine: MachineModel) -> dict[str, Any]:
+def compare(case: PlannedCase, step: TracedStep, machine: MachineModel) -> dict[str, Any]:
     """The step with and without LMS, as plain values; `fits` is False if there is no plan."""
     speeds, gap = machine.speeds(), machine.gap_seconds(batch_bytes(case.side))
     limit = int(step.needed_bytes * SHARE) if case.limit_bytes is None else case.limit_bytes

@@ -8,27 +8,25 @@ from typing import Any
 
 from lms3d.experiments.harness import published
 from lms3d.experiments.harness.table import markdown
-from lms3d.experiments.machines import calibration, ours
 from lms3d.experiments.machines.calibration import Tried
-from lms3d.experiments.machines.predictions import Row, within
+from lms3d.experiments.machines.predictions import PredictedFigure, within
 from lms3d.machines.model import MachineModel
 from lms3d.units import format_size
 
-AIM = 0.10
+NEAR = 0.10
 COLUMNS = ("quantity", "title", "unit", "published", "predicted", "error", "calibrated", "least", "most")
 
 
 def sections(
     part: dict[str, Any],
-    rows: Sequence[Row],
-    tried: Sequence[Tried],
+    rows: Sequence[PredictedFigure],
     cases: Sequence[dict[str, Any]],
     machines: Mapping[str, MachineModel],
     notes: str,
 ) -> list[str]:
     """The sections of the report, as Markdown."""
     low, above, high = (format_size(size) for size in part["needed_bytes"])
-    chosen = calibration.nearest(list(tried), published.X86_HIGH.epoch_seconds)
+    chosen = Tried(**part["tflms"])
     return [
         "# Models of machines",
         "## What the case study measured",
@@ -37,45 +35,30 @@ def sections(
         f"The rates in the files need a factor of {part['factor']:.3f}. Without LMS the case study's step needs {low} at "
         f"{published.LOW}³, {above} at {published.NEXT}³ and {high} at {published.HIGH}³, of {format_size(part['limit_bytes'])}: "
         f"the article names {published.LOW}³ as the largest that fits.",
-        f"The third calibration: of all thresholds the nearest in each mode. Taken: sync_mode {chosen.sync_mode}, "
-        f"swapout_threshold {chosen.threshold}.",
-        modes_table(tried, dict(zip(calibration.MODES, part["ac922_epochs"], strict=True))),
+        f"The third calibration: of all sync modes and thresholds the nearest epoch, {chosen.epoch_seconds:.0f} s, is that of "
+        f"sync_mode {chosen.sync_mode} with swapout_threshold {chosen.threshold}.",
         *(["## Our plans", ours_table(cases, machines)] if cases else []),
-        "## Promises",
-        "\n".join(f"- {line}" for line in promises(rows, cases)),
+        "## Errors",
+        "\n".join(f"- {line}" for line in accuracy(rows)),
     ]
 
 
-def records(found: Sequence[Row]) -> list[dict[str, object]]:
+def records(found: Sequence[PredictedFigure]) -> list[dict[str, object]]:
     """The rows of the CSV file."""
     return [{**asdict(row), "error": row.error} for row in found]
 
 
-def figures_table(found: Sequence[Row]) -> str:
+def figures_table(found: Sequence[PredictedFigure]) -> str:
     """Published, predicted, error, and the two ends between which the transfers of a plan can put a step."""
     head = ("figure", "", "published", "predicted", "error", "all hidden to none")
     return markdown(head, [
         (
             row.quantity, row.title, _value(row.published, row.unit), _value(row.predicted, row.unit),
-            "calibrated" if row.calibrated else f"{row.error:+.1%}" + (" **missed**" if abs(row.error) > AIM else ""),
+            "calibrated" if row.calibrated else f"{row.error:+.1%}" + (" **missed**" if abs(row.error) > NEAR else ""),
             "" if row.least is None or row.most is None else f"{row.least:.0f} to {row.most:.0f} s",
         )
         for row in found
     ])  # fmt: skip
-
-
-def modes_table(tried: Sequence[Tried], known: dict[int, float]) -> str:
-    """The nearest threshold of each sync mode. known: mode -> AC922's epoch under it."""
-    target, others = published.X86_HIGH.epoch_seconds, published.AC922_HIGH.epoch_seconds
-    rows = []
-    for mode in calibration.MODES:
-        best = calibration.nearest([one for one in tried if one.sync_mode == mode], target)
-        rows.append((
-            str(mode), str(best.threshold), f"{best.epoch_seconds:.0f} s", f"{best.error(target):+.1%}",
-            f"{known[mode]:.0f} s", f"{known[mode] / others - 1:+.1%}",
-        ))  # fmt: skip
-    head = ("sync_mode", "swapout_threshold", "x86, fitted", "error", "AC922, predicted", "error")
-    return markdown(head, rows)
 
 
 def ours_table(found: Sequence[dict[str, Any]], machines: Mapping[str, MachineModel]) -> str:
@@ -98,29 +81,16 @@ def _ours(one: dict[str, Any], machines: Mapping[str, MachineModel]) -> tuple[st
     )  # fmt: skip
 
 
-def promises(found: Sequence[Row], cases: Sequence[dict[str, Any]]) -> list[str]:
-    """Each aim: met or missed, by how much."""
-    good, of = within(found, AIM)
-    lines = [f"{good} of the {of} figures that were not calibrated are predicted within {AIM:.0%}."]
+def accuracy(found: Sequence[PredictedFigure]) -> list[str]:
+    """How many figures are predicted well, and the largest error of each kind."""
+    good, of = within(found, NEAR)
+    lines = [f"{good} of the {of} figures that were not calibrated are predicted within {NEAR:.0%}."]
     for kind in dict.fromkeys(row.quantity for row in found):
-        worst = max((row for row in found if row.quantity == kind and not row.calibrated), key=_size, default=None)
-        if worst is not None:
-            verdict = "met" if _size(worst) <= AIM else "missed"
-            lines.append(f"{kind}: {verdict}; the largest error is {worst.error:+.1%} ({worst.title}).")
-    for machine, aim in ours.AIMS.items():
-        ratios = [one["ratio"] for one in cases if one["fits"] and _is_aim(one, machine)]
-        lines += [f"Ours at {published.HIGH}³ in {ours.SHARE:.0%} on {machine}: {ratio:.2f}x, aim {aim:.2f}x: "
-                  f"{'met' if ratio <= aim else 'missed'}." for ratio in ratios]  # fmt: skip
+        these = [row for row in found if row.quantity == kind and not row.calibrated]
+        if these:
+            worst = max(these, key=lambda row: abs(row.error))
+            lines.append(f"{kind}: the largest error is {worst.error:+.1%} ({worst.title}).")
     return lines
-
-
-def _is_aim(one: dict[str, Any], machine: str) -> bool:
-    wanted = ours.Case(network="ours", side=published.HIGH, machine=machine, method="lms3d")
-    return all(one[name] == getattr(wanted, name) for name in ("network", "side", "machine", "method"))
-
-
-def _size(row: Row) -> float:
-    return abs(row.error)
 
 
 def _value(value: float, unit: str) -> str:

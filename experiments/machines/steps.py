@@ -16,7 +16,7 @@ UNLIMITED = 1 << 42
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TracedStep:
     """A training step. needed_bytes: the smallest limit without LMS."""
 
     graph: StepGraph
@@ -24,7 +24,7 @@ class Step:
 
 
 @lru_cache(maxsize=2)
-def traced(network: str, side: int) -> Step:
+def traced(network: str, side: int) -> TracedStep:
     """A step of the article's network or of ours, batch 1, on a cube of this side: some seconds."""
     from lms3d.device import startup
 
@@ -45,7 +45,7 @@ def traced(network: str, side: int) -> Step:
         planned = estimate.plan_step(
             model, spec, memory_limit=UNLIMITED, planner="off", machine=Machine(), with_floor=False
         )
-    return Step(graph=planned.graph, needed_bytes=planned.prediction.unedited_limit_bytes)
+    return TracedStep(graph=planned.graph, needed_bytes=planned.prediction.unedited_limit_bytes)
 
 
 def _network(network: str, side: int) -> keras.Model:

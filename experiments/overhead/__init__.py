@@ -1,6 +1,5 @@
-"""The rooms of `experiments.lms_overhead`.
+"""The rooms of `experiments.lms_overhead` and `experiments.emulated_links`.
 
-schedule   which parts, in which order; smallest limits          over_resolution   one limit, rising resolutions: table, CSV, PNG
-results    results -> table, CSV                                 promises   results -> what was promised, and whether it was met
-figure     results -> PNG
+schedule   which parts, in which order; smallest limits          over_resolution   one limit, rising resolutions: table
+results    results -> tables, CSV                                figure            results -> PNG
 """

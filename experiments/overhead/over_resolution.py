@@ -9,22 +9,23 @@ The ratio leaves out that a larger volume takes longer by itself; per voxel leav
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 from lms3d.experiments.harness import methods, published
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import Part, Result
-from lms3d.experiments.harness.table import cell, markdown, write_csv
-from lms3d.experiments.overhead.schedule import Place, Wanted
+from lms3d.experiments.harness.part import MIB, StudyPart
+from lms3d.experiments.harness.table import cell, markdown
+from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds, format_size
 
 LARGE = 16
 """The large limit as a multiple of the small one. On a CPU TensorFlow has its own allocator only under a limit: without a large one
 the ratio would also compare allocators."""
+
+Figures = dict[str, Any]
 
 METHODS = (methods.LMS, methods.COPIED, methods.TFLMS)
 COLUMNS = (
@@ -40,26 +41,6 @@ limit without LMS, predicted; if it is above 100 %, LMS has nothing to do. Slabs
 rounding, else to the bit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One method at one resolution. per_voxel: None if the smallest resolution has not been measured."""
-
-    result: Result
-    factor: float
-    per_voxel: float | None
-
-    @property
-    def limit_share(self) -> float | None:
-        """The limit as a share of what the step needs without LMS, as predicted."""
-        needs, limit = self.result.report.get("unedited_limit_bytes"), self.result.part.limit_bytes
-        return limit / needs if needs and limit else None
-
-    @property
-    def without_seconds(self) -> float | None:
-        """The median step without LMS, just before."""
-        return statistics.median(self.result.baseline_seconds) if self.result.baseline_seconds else None
-
-
 def measure(bench: Bench, wanted: Wanted, limit_mib: int) -> None:
     """Measures all resolutions with LMS first, then with the other methods: a short time leaves a whole curve."""
     for method in compared(wanted):
@@ -72,29 +53,35 @@ def compared(wanted: Wanted) -> list[str]:
     return [method for method in METHODS if wanted.copied or method != methods.COPIED]
 
 
-def points(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Point]:
-    """The points that have been measured, by method and resolution."""
+def rows(bench: Bench, wanted: Wanted, limit_mib: int) -> list[Figures]:
+    """The figures that have been measured, by the names in COLUMNS, by method and resolution."""
     found = {result.part: result for result in bench.found()}
-    smallest, without = min(wanted.resolutions), None
-    made = []
+    smallest, alone, made = min(wanted.resolutions), None, list[Figures]()
     for method in compared(wanted):
         for resolution in sorted(wanted.resolutions):
             result = found.get(_part(bench, wanted, method, resolution, limit_mib))
             if result is None:
                 continue
-            if resolution == smallest and without is None and result.baseline_seconds:
-                without = statistics.median(result.baseline_seconds)
-            factor = (resolution / smallest) ** 3
+            without = statistics.median(result.baseline_seconds) if result.baseline_seconds else None
+            alone = alone or (without if resolution == smallest else None)
+            factor, needs = (resolution / smallest) ** 3, result.report.get("unedited_limit_bytes")
             seconds = result.step_seconds
-            per_voxel = seconds / without / factor if seconds and without else None
-            made.append(Point(result=result, factor=factor, per_voxel=per_voxel))
+            made.append(
+                result.record()
+                | {
+                    "resolution_factor": factor,
+                    "limit_share": limit_mib * MIB / needs if needs else None,
+                    "without_seconds": without,
+                    "per_voxel": seconds / alone / factor if seconds and alone else None,
+                }
+            )
     return made
 
 
-def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib: int) -> Part:
+def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib: int) -> StudyPart:
     """A part of the curve. Its neighbour has a large limit on a CPU, and none on a GPU, whose allocator is the same without one."""
     large = LARGE * limit_mib if wanted.copied else None
-    return replace(Place(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
+    return replace(PartsOfSize(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
 
 
 def case_study() -> dict[str, tuple[float, float]]:
@@ -102,74 +89,22 @@ def case_study() -> dict[str, tuple[float, float]]:
     return {f"TFLMS, V100, {one.link}": (one.voxels, one.per_voxel) for one in published.GROWTH}
 
 
-def table(found: Sequence[Point]) -> str:
-    """Markdown: a row for each point, and the case study's."""
+def table(found: Sequence[Figures]) -> str:
+    """Markdown: a row for each method and resolution, and the case study's."""
     head = (
         "method", "resolution", "factor", "limit of need", "result", "step", "without LMS", "ratio", "per voxel", "swapped out",
         "slabs",
     )  # fmt: skip
-    rows = [_cells(point) for point in found]
+    lines = [_cells(row) for row in found]
     for name, (factor, per_voxel) in case_study().items():
-        rows.append([f"case study: {name}", "192³", f"{factor:.2f}", "", "", "", "", "", f"{per_voxel:.2f}", "", ""])
-    return markdown(head, rows)
+        lines.append([f"case study: {name}", "192³", f"{factor:.2f}", "", "", "", "", "", f"{per_voxel:.2f}", "", ""])
+    return markdown(head, lines)
 
 
-def _cells(point: Point) -> list[str]:
-    r, part = point.result, point.result.part
-    swapped = r.report.get("swapped_out_bytes", 0) if r.trained else None
+def _cells(row: Figures) -> list[str]:
+    swapped = row.get("swapped_out_bytes", 0) if row["outcome"] == "trained" else None
     return [
-        part.method, f"{part.resolution}³", f"{point.factor:.2f}", cell(point.limit_share, ".0%"), r.outcome,
-        cell(r.step_seconds, format_seconds), cell(point.without_seconds, format_seconds), cell(r.ratio, ".2f"),
-        cell(point.per_voxel, ".2f"), cell(swapped, format_size), r.slabs,
+        row["method"], f"{row['resolution']}³", f"{row['resolution_factor']:.2f}", cell(row["limit_share"], ".0%"),
+        row["outcome"], cell(row["step_seconds"], format_seconds), cell(row["without_seconds"], format_seconds),
+        cell(row["ratio"], ".2f"), cell(row["per_voxel"], ".2f"), cell(swapped, format_size), row["slabs"],
     ]  # fmt: skip
-
-
-def write_points(found: Sequence[Point], path: Path) -> None:
-    """CSV: one row for each point."""
-    write_csv(path, COLUMNS, [_record(point) for point in found])
-
-
-def _record(point: Point) -> dict[str, object]:
-    return point.result.record() | {
-        "resolution_factor": point.factor,
-        "limit_share": point.limit_share,
-        "without_seconds": point.without_seconds,
-        "per_voxel": point.per_voxel,
-    }
-
-
-def draw(found: Sequence[Point], path: Path) -> Path | None:
-    """The ratio over the resolution factor, a line for each method; beside it the time per voxel. None: no ratio to draw."""
-    from lms3d.experiments.harness.figure import STYLE, legend_below
-    from lms3d.scoring.figures.style import GREY, plain, plt, save
-
-    drawn = [point for point in found if point.result.ratio]
-    if not drawn:
-        return None
-    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4), layout="constrained", sharex=True)
-    for method in dict.fromkeys(point.result.part.method for point in drawn):
-        colour, marker = STYLE[method]
-        these = [point for point in drawn if point.result.part.method == method]
-        look = {
-            "color": colour,
-            "marker": marker,
-            "linestyle": "--" if method == methods.COPIED else "-",
-            "label": method,
-        }
-        axes[0].plot([p.factor for p in these], [p.result.ratio for p in these], **look)
-        axes[1].plot([p.factor for p in these], [p.per_voxel or math.nan for p in these], **look)
-    for marker, (name, (factor, per_voxel)) in zip("*P", case_study().items(), strict=True):
-        axes[1].plot(
-            factor, per_voxel, marker, color=GREY, markersize=10, label=f"case study: {name}, factor to 144$^3$"
-        )
-    sides = sorted({(point.factor, point.result.part.resolution) for point in drawn})
-    for axis in axes:
-        axis.set_xticks([factor for factor, _ in sides], [f"{factor:.2g}\n{side}$^3$" for factor, side in sides])
-        axis.set_xlabel("resolution factor")
-        axis.axhline(1, color=GREY, linewidth=0.8)
-        axis.set_ylim(0, 1.08 * axis.dataLim.y1)  # markers stay inside
-        plain(axis)
-    axes[0].set_ylabel("step time / step time without LMS")
-    axes[1].set_ylabel("time per voxel (1: smallest, no LMS)")
-    legend_below(figure, axes[1:], 3, fontsize=8)
-    return save(figure, path)

@@ -1,14 +1,16 @@
-"""Results -> tables and CSV. No TensorFlow here."""
+"""What steps take under limits, by method, on this machine's own swap tier and over emulated links: results -> tables and CSV. No
+TensorFlow here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from lms3d.experiments.harness import methods, table
-from lms3d.experiments.harness.part import MIB, Result, smallest_mib
+from lms3d.experiments.harness.part import MIB, PartResult, smallest_mib
 from lms3d.experiments.harness.table import cell
-from lms3d.experiments.overhead.schedule import SWEEP_MODELS, SWEEP_STEPS
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
 from lms3d.units import format_seconds, format_size
 
 ORDER = (
@@ -16,38 +18,56 @@ ORDER = (
     methods.RECOMPUTE_GRAD, *methods.TORCH_METHODS,
 )  # fmt: skip
 COLUMNS = (
-    "model", "resolution", "method", "limit_mib", "limit_share", "outcome", "steps", "step_seconds", "ratio", "peak_bytes",
-    "peak_share", "resident_bytes", "predicted_peak_bytes", "predicted_step_seconds", "peak_error", "seconds_error", "ratio_error",
-    "swapped_out_bytes", "recomputed_ops", "planning_seconds", "recoveries", "loss", "digest", "wall_seconds", "detail",
+    "model", "resolution", "link", "rate", "method", "limit_mib", "limit_share", "outcome", "steps", "first_seconds",
+    "step_seconds", "ratio", "predicted_ratio", "bound_ratio", "peak_bytes", "peak_share", "resident_bytes", "predicted_peak_bytes",
+    "predicted_step_seconds", "peak_error", "seconds_error", "ratio_error", "swapped_out_bytes", "swapped_in_bytes",
+    "recomputed_ops", "slabs", "out_bytes_per_second", "in_bytes_per_second", "copy_processor_seconds", "copy_share",
+    "planning_seconds", "recoveries", "loss", "digest", "wall_seconds", "detail",
 )  # fmt: skip
-HEAD = (
-    "method", "hard limit", "of smallest without", "result", "step", "x no LMS", "peak", "resident", "predicted peak",
-    "predicted step", "swapped out", "recoveries",
-)  # fmt: skip
-SWEEP_HEAD = ("model", "hard limit", "result", "predicted peak", "measured peak", "predicted / measured", "recoveries")
-SHARE_WIDTH = 0.01
+NOTES = """\
+Step: the median. x no LMS: the median over the steps of (seconds / seconds of a step without LMS, taken just before in another
+process; before and after, if that process would hold more than a third of the machine's memory). Share: the limit, or the peak if
+there is no limit, relative to the smallest limit that trained without LMS. Peak: the most bytes that TensorFlow's allocator had
+handed out, weights included. Resident: the most anonymous memory of the process during a step above what it had after importing the
+framework; it contains all that Python holds of the traced graph. Predicted: by the planner, before the first step, and in brackets
+predicted / measured - 1; the predicted x no LMS is relative to its own prediction without LMS. Bound: the longest of the plan's
+computing without what is run again, its bytes out and its bytes in, as x no LMS: no step with these transfers is shorter.
+LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory: a recovery."""
 
 
-class Comparison:
-    """All results of one model at one resolution."""
+class MethodComparison:
+    """All results of one model at one resolution. rates: name of a link -> its `word` on this machine (`links.study`)."""
 
-    def __init__(self, results: Iterable[Result], model: str, resolution: int) -> None:
-        self.model, self.resolution = model, resolution
+    def __init__(
+        self, results: Iterable[PartResult], model: str, resolution: int, rates: Mapping[str, Any] | None = None
+    ) -> None:
+        self.model, self.resolution, self.rates = model, resolution, rates or {}
         place = (model, resolution)
         self.results = [r for r in results if (r.part.model, r.part.resolution) == place and r.part.method in ORDER]
-        self.results.sort(key=lambda r: (ORDER.index(r.part.method), -(r.part.limit_mib or 1 << 40), r.part.timed))
+        self.results.sort(key=lambda r: (-(r.part.limit_mib or 1 << 40), ORDER.index(r.part.method), r.part.timed))
 
-    def of(self, method: str) -> list[Result]:
+    @property
+    def links(self) -> list[str]:
+        """The links that something was measured over."""
+        words = {r.part.link for r in self.results}
+        return [name for name, rate in self.rates.items() if isinstance(rate, dict) and rate["word"] in words]
+
+    def word(self, link: str) -> str:
+        """The link on this machine; "" for "", the machine's own swap tier."""
+        return str(self.rates[link]["word"]) if link else ""
+
+    def over(self, link: str) -> list[PartResult]:
+        """The results over a link. What moves no bytes was measured once, and belongs to every link."""
+        word, everywhere = self.word(link), [methods.RECOMPUTE_CHEAP] if link else []
+        return [r for r in self.results if r.part.link == word or r.part.method in everywhere]
+
+    def of(self, method: str, link: str = "") -> list[PartResult]:
         """The results of one method."""
-        return [r for r in self.results if r.part.method == method]
-
-    def timed(self, method: str) -> list[Result]:
-        """The results of one method that have a ratio."""
-        return [r for r in self.of(method) if r.ratio is not None]
+        return [r for r in self.over(link) if r.part.method == method]
 
     def smallest_mib(self, method: str) -> int | None:
-        """The smallest hard limit that trained."""
-        return smallest_mib(self.results, method)
+        """The smallest hard limit that trained, over no link."""
+        return smallest_mib(self.over(""), method)
 
     def failed_mib(self, method: str) -> int | None:
         """The largest hard limit below that one that did not train."""
@@ -60,74 +80,93 @@ class Comparison:
         without = self.smallest_mib(methods.NONE)
         return None if size_bytes is None or without is None else size_bytes / MIB / without
 
-    def at_share(self, share: float) -> list[Result]:
-        """The results of LMS at a share of the smallest limit without it, those that have a ratio first."""
-        near = [r for r in self.of(methods.LMS) if abs((self.share(r.part.limit_bytes) or 0) - share) < SHARE_WIDTH]
-        return sorted(near, key=lambda r: r.ratio is None)
+    def table(self, link: str = "") -> str:
+        """The results over a link, as Markdown. Columns that are empty throughout are left out."""
+        return table.filled(SHOWN, [[shown(self, r) for shown in SHOWN.values()] for r in self.over(link)])
+
+    def smallest_limits(self) -> str:
+        """The smallest limits that trained, and the largest below them that failed, as a sentence."""
+        found = []
+        for what, method in (
+            ("without LMS", methods.NONE),
+            ("with LMS, swapped tensors copied back", methods.COPIED),
+            ("with LMS, read in place", methods.LMS),
+        ):
+            limit, failed = self.smallest_mib(method), self.failed_mib(method)
+            share = "" if method == methods.NONE or limit is None else cell(self.share(limit * MIB), ", {:.1%}".format)
+            below = cell(failed, ", {:,} fails".format)
+            found.append(f"{what} " + ("not measured" if limit is None else f"{limit:,} MiB{share}{below}"))
+        return f"Smallest limits that trained: {'; '.join(found)}."
+
+    def same_bits(self) -> str:
+        """Whether the methods that edit the same step give the same weights after three steps; "" if nothing can be said."""
+        whole = [r for method in methods.SAME_NUMBERS for r in self.of(method) if not r.report.get("slabs")]
+        digests = [r.digest for r in whole if r.digest]
+        if len(digests) < 2:
+            return ""
+        same = "the same bits in all" if len(set(digests)) == 1 else f"{len(set(digests))} different ones in"
+        return f"Weights after three steps: {same} {len(digests)} runs that slice nothing."
 
 
-def memory_bytes(result: Result) -> int | None:
+def memory_bytes(result: PartResult) -> int | None:
     """What a method takes: the hard limit that it was given, else the allocator's peak."""
     return result.part.limit_bytes or result.peak_bytes
 
 
-def swept(results: Iterable[Result], resolution: int) -> list[Result]:
-    """The results of the sweep, whose cubes have sides that follow from `resolution`, by model and limit."""
-    sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
-    found = [
-        r
-        for r in results
-        if r.part.method == methods.LMS
-        and not r.part.timed
-        and r.part.resolution == sides.get(r.part.model)
-        and r.part.warm_up + r.part.steps == SWEEP_STEPS
-    ]
-    return sorted(found, key=lambda r: (r.part.model, r.part.limit_mib or 0))
+def copy_share(result: PartResult) -> float | None:
+    """The share of a step's processor time that the copies over an emulated link took."""
+    copies, step = (result.traffic.get(name) for name in (COPY_SECONDS, STEP_SECONDS))
+    return copies / step if copies is not None and step else None
 
 
-def tables(results: Sequence[Result], model: str, resolutions: Iterable[int]) -> list[str]:
-    """A section of Markdown for each resolution."""
-    sections = []
-    for resolution in resolutions:
-        here = Comparison(results, model, resolution)
-        rows = [_cells(here, r) for r in here.results]
-        sections.append(f"## {model} at {resolution}³\n\n{table.markdown(HEAD, rows)}")
-    return sections
+def _outcome(result: PartResult) -> str:
+    return result.outcome + (f", {result.recoveries} recoveries" if result.recoveries else "")
 
 
-def sweep_table(results: Sequence[Result], resolution: int) -> str:
-    """A section of Markdown with every run of the sweep."""
-    rows = [
-        [
-            f"{r.part.model} {r.part.resolution}", cell(r.part.limit_bytes, format_size), r.outcome,
-            cell(r.report.get("predicted_peak_bytes"), format_size), cell(r.peak_bytes, format_size),
-            cell(r.peak_error, lambda error: f"{1 + error:.2f}"), str(r.recoveries),
-        ]
-        for r in swept(results, resolution)
-    ]  # fmt: skip
-    return f"## Sweep from floor to fit\n\n{table.markdown(SWEEP_HEAD, rows)}"
+def _predicted(value: float | None, error: float | None, form: Callable[[float], str]) -> str:
+    return cell(value, form) + cell(error, " ({:+.0%})".format)
 
 
-def _cells(here: Comparison, r: Result) -> list[str]:
-    limit, predicted = r.part.limit_bytes, r.part.method == methods.NONE or r.has_plan
-    swapped = r.report.get("swapped_out_bytes") or None
-    return [
-        r.part.method, cell(limit, format_size) or "none", cell(here.share(limit), ".0%"), r.outcome,
-        cell(r.step_seconds if r.part.timed else None, format_seconds), cell(r.ratio, ".2f"), cell(r.peak_bytes, format_size),
-        cell(r.resident_bytes, format_size), cell(r.peak_error if predicted else None, "+.0%"),
-        cell(r.seconds_error if predicted and r.part.timed else None, "+.0%"),
-        cell(swapped if predicted else None, format_size), str(r.recoveries or ""),
-    ]  # fmt: skip
+def _copies(result: PartResult) -> str:
+    copies = result.traffic.get(COPY_SECONDS)
+    return f"{format_seconds(copies)} ({cell(copy_share(result), '.0%')})" if copies else ""
 
 
-def write_csv(results: Sequence[Result], path: Path) -> None:
-    """A row for each part, model by model and resolution by resolution."""
-    places = list(dict.fromkeys((r.part.model, r.part.resolution) for r in results))
-    compared = [Comparison(results, *place) for place in places]
-    rows = [_record(here, r) for here in compared for r in here.results]
-    table.write_csv(path, COLUMNS, rows, lambda value: round(value, 4))
+SHOWN: dict[str, Callable[[MethodComparison, PartResult], str]] = {
+    "hard limit": lambda here, r: cell(r.part.limit_bytes, format_size) or "none",
+    "share": lambda here, r: cell(here.share(memory_bytes(r)), ".0%"),
+    "method": lambda here, r: r.part.method,
+    "result": lambda here, r: _outcome(r),
+    "step": lambda here, r: cell(r.step_seconds if r.part.timed else None, format_seconds),
+    "x no LMS": lambda here, r: cell(r.ratio, ".2f"),
+    "predicted x": lambda here, r: cell(r.predicted_ratio(), ".2f"),
+    "bound": lambda here, r: cell(r.predicted_ratio("lower_bound_seconds"), ".2f"),
+    "predicted step": lambda here, r: (
+        _predicted(r.report.get("predicted_step_seconds"), r.seconds_error, format_seconds) if r.part.timed else ""
+    ),
+    "peak": lambda here, r: cell(r.peak_bytes, format_size),
+    "predicted peak": lambda here, r: _predicted(r.report.get("predicted_peak_bytes"), r.peak_error, format_size),
+    "resident": lambda here, r: cell(r.resident_bytes, format_size),
+    "swapped out": lambda here, r: cell(r.report.get("swapped_out_bytes") or None, format_size),
+    "slabs": lambda here, r: r.slabs,
+    "achieved out, in": lambda here, r: ", ".join(
+        f"{rate / 1e9:.2f} GB/s" for way in ("out", "in") if r.part.link and (rate := r.bytes_per_second(way))
+    ),
+    "copies' processor time": lambda here, r: _copies(r),
+}
+"""The columns of the tables: name -> what stands there."""
 
 
-def _record(here: Comparison, r: Result) -> dict[str, object]:
-    shares = {"limit_share": here.share(r.part.limit_bytes), "peak_share": here.share(r.peak_bytes)}
-    return r.record() | shares | {"steps": r.part.warm_up + r.part.steps}
+def write_csv(places: Iterable[tuple[MethodComparison, str]], path: Path) -> None:
+    """A row for each result of each comparison over each of the links that it is paired with; "" is the machine's own tier."""
+    table.write_csv(path, COLUMNS, [_record(here, r, link) for here, link in places for r in here.over(link)])
+
+
+def _record(here: MethodComparison, r: PartResult, link: str) -> dict[str, object]:
+    return r.record() | {
+        "link": link, "rate": here.word(link), "steps": r.part.warm_up + r.part.steps,
+        "limit_share": here.share(r.part.limit_bytes), "peak_share": here.share(r.peak_bytes),
+        "bound_ratio": r.predicted_ratio("lower_bound_seconds"), "out_bytes_per_second": r.bytes_per_second("out"),
+        "in_bytes_per_second": r.bytes_per_second("in"), "copy_processor_seconds": r.traffic.get(COPY_SECONDS),
+        "copy_share": copy_share(r),
+    }  # fmt: skip

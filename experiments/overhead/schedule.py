@@ -11,19 +11,15 @@ from typing import Any
 
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.bench import Bench
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness.part import MIB, StudyPart
 
 SHARES = (0.50, 0.35)
-"""The shares of the smallest limit without LMS for which step times are promised."""
+"""The shares of the smallest limit without LMS at which steps are timed."""
 MORE_SHARES = (0.75, 0.42, 0.30, 0.60)
 TOLERANCE = 0.025
 MOST_RUNS = 10
-SWEEP_LIMITS = 12
-SWEEP_MODELS = {"isensee2017": 1.0, "unet3d": 1.0, "resnet50": 2.5}
-"""Models of the sweep, and the side of their input as a multiple of the sweep's resolution."""
-SWEEP_STEPS = 3
 
-GROUPS = ("times", "limits", "tries", "others", "torch", "sweep", "curve")
+GROUPS = ("times", "limits", "tries", "others", "torch", "curve")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +31,6 @@ class Wanted:
 
     model: str
     resolutions: Sequence[int]
-    sweep_resolution: int
     limits_mib: Sequence[int] = ()
     steps: int = 5
     copied: bool = True
@@ -44,11 +39,10 @@ class Wanted:
 
 def everything(bench: Bench, wanted: Wanted) -> None:
     """Measures all parts, the most important first."""
-    first, *others = [Place(bench, wanted, resolution) for resolution in wanted.resolutions]
+    first, *others = [PartsOfSize(bench, wanted, resolution) for resolution in wanted.resolutions]
     rounds: list[tuple[str, Callable[[], None]]] = [
         *((group, getattr(first, group)) for group in ("times", "limits", "tries", "others", "torch")),
         *((group, getattr(place, group)) for place in others for group in ("times", "limits", "tries")),
-        ("sweep", lambda: sweep(bench, wanted.sweep_resolution)),
         ("curve", first.curve),
         *((group, getattr(place, group)) for place in others for group in ("others", "torch", "curve")),
     ]
@@ -57,15 +51,15 @@ def everything(bench: Bench, wanted: Wanted) -> None:
             work()
 
 
-class Place:
+class PartsOfSize:
     """The parts of one model at one resolution."""
 
     def __init__(self, bench: Bench, wanted: Wanted, resolution: int) -> None:
         self.bench, self.wanted, self.resolution = bench, wanted, resolution
 
-    def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> Part:
+    def part(self, method: str, limit_mib: int | None = None, *, steps: int | None = None) -> StudyPart:
         """A timed part. LMS may try another plan after its first four steps, hence more steps before the measured ones."""
-        return Part(
+        return StudyPart(
             method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib,
             warm_up=5 if method in (methods.LMS, methods.COPIED, methods.TFLMS) else 1, steps=steps or self.wanted.steps,
         )  # fmt: skip
@@ -111,8 +105,8 @@ class Place:
                 self.bench.skip(f"{self.wanted.model} {self.resolution}³: no limit was found to train {what}")
 
     def times(self) -> None:
-        """Measures step times at the limits that were asked for, and at the shares of the promise, for which the smallest limit
-        without LMS is searched."""
+        """Measures step times at the limits that were asked for, and at SHARES, for which the smallest limit without LMS is
+        searched."""
         self.bench.measure(self.part(methods.NONE))
         for limit in self.wanted.limits_mib:
             self._trains(methods.NONE, limit, steps=2)
@@ -164,35 +158,16 @@ class Place:
             else:
                 self.bench.measure(self.part(method, math.ceil(share * self.without_mib)))
 
-    def _untimed(self, method: str, limit_mib: int | None, steps: int) -> Part:
-        return untimed(method, self.wanted.model, self.resolution, limit_mib, steps)
+    def _untimed(self, method: str, limit_mib: int | None, steps: int) -> StudyPart:
+        """A part that only tells whether it trains for so many steps."""
+        return StudyPart(
+            method=method, model=self.wanted.model, resolution=self.resolution, limit_mib=limit_mib, warm_up=1, steps=steps - 1,
+            timed=False,
+        )  # fmt: skip
 
     def _trains(self, method: str, limit_mib: int, *, steps: int) -> bool | None:
         result = self.bench.measure(self._untimed(method, limit_mib, steps))
         return None if result is None else result.trained
-
-
-def untimed(method: str, model: str, resolution: int, limit_mib: int | None, steps: int) -> Part:
-    """A part that only tells whether it trains for so many steps."""
-    return Part(
-        method=method, model=model, resolution=resolution, limit_mib=limit_mib, warm_up=1, steps=steps - 1, timed=False
-    )  # fmt: skip
-
-
-def sweep(bench: Bench, resolution: int) -> None:
-    """Measures three models at twelve limits each, from the floor up to what they need without LMS, which is left out."""
-    sides = {model: int(factor * resolution) for model, factor in SWEEP_MODELS.items()}
-    predictions = bench.measure_all([untimed(methods.PREDICTION, m, side, None, 1) for m, side in sides.items()])
-    limits = {p.part.model: between(p) for p in predictions if p.outcome == "predicted"}
-    # In turn, so that a short time leaves every model with some.
-    rounds = [(model, several[i]) for i in range(SWEEP_LIMITS) for model, several in limits.items()]
-    bench.measure_all([untimed(methods.LMS, model, sides[model], limit, SWEEP_STEPS) for model, limit in rounds])
-
-
-def between(prediction: Result) -> list[int]:
-    """Twelve limits, in MiB, the floor first."""
-    floor, fit = (prediction.report[name] / MIB for name in ("floor_bytes", "unedited_limit_bytes"))
-    return [math.ceil(floor + (fit - floor) * i / SWEEP_LIMITS) for i in range(SWEEP_LIMITS)]
 
 
 def smallest(trains: Callable[[int], bool | None], guess: int, bad: int) -> int | None:

@@ -16,37 +16,32 @@ FINEST = 4000
 """Points across a panel: gaps that are narrower are closed."""
 
 
-def draw(
-    traces: Sequence[tuple[str, Trace]], path: Path, *, lanes: Sequence[str] = tuple(TITLES), enlarged: bool = True
-) -> Path:  # fmt: skip
+def draw(traces: Sequence[tuple[str, Trace]], path: Path) -> Path:
     """One row for each trace, by its title; on the right its middle step. The number beside a lane: its share of the panel."""
-    wide = 2 if enlarged else 1
-    size = (7.5 * wide, 0.6 + 2.3 * len(traces))
-    figure, grid = plt.subplots(len(traces), wide, figsize=size, layout="constrained", squeeze=False)
+    size = (15, 0.6 + 2.3 * len(traces))
+    figure, grid = plt.subplots(len(traces), 2, figsize=size, layout="constrained", squeeze=False)
     for row, (title, trace) in zip(grid, traces, strict=True):
-        whole = measure.whole(trace)
-        _lanes(row[0], trace, whole, lanes)
+        middle = trace.steps[len(trace.steps) // 2]
+        _lanes(row[0], trace, measure.whole(trace))
         row[0].set_title(title, fontsize=10)
-        if enlarged:
-            middle = trace.steps[len(trace.steps) // 2]
-            _lanes(row[1], trace, middle.interval, lanes)
-            row[1].set_title(f"step {middle.number}", fontsize=10)
+        _lanes(row[1], trace, middle.interval)
+        row[1].set_title(f"step {middle.number}", fontsize=10)
     for axis in grid[-1]:
         axis.set_xlabel("seconds")
     return save(figure, path)
 
 
-def _lanes(axis: plt.Axes, trace: Trace, window: Interval, lanes: Sequence[str]) -> None:
+def _lanes(axis: plt.Axes, trace: Trace, window: Interval) -> None:
     begin, end = window
-    for place, lane in enumerate(lanes):
+    for place, lane in enumerate(TITLES):
         shown = intervals.common(_times(trace, lane), [window])
         bars = [((b - begin) * 1e-12, (e - b) * 1e-12) for b, e in _closed(shown, (end - begin) // FINEST)]
         axis.broken_barh(bars, (place - 0.35, 0.7), color=COLOURS[lane], linewidth=0)
         share = intervals.total(shown) / (end - begin)
         axis.text(1.01, place, f"{share:.0%}", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
     axis.set_xlim(0, (end - begin) * 1e-12)
-    axis.set_yticks(range(len(lanes)), [TITLES[lane] for lane in lanes])
-    axis.set_ylim(len(lanes) - 0.5, -0.5)
+    axis.set_yticks(range(len(TITLES)), list(TITLES.values()))
+    axis.set_ylim(len(TITLES) - 0.5, -0.5)
     plain(axis)
 
 

@@ -29,7 +29,7 @@ from lms3d.engine.plan import SCOPE
 from lms3d.errors import InputError
 from lms3d.experiments.profiling import intervals, xplane
 from lms3d.experiments.profiling.intervals import Interval
-from lms3d.experiments.profiling.xplane import Event, Thread
+from lms3d.experiments.profiling.xplane import ProfileEvent, Thread
 
 COMPUTE, OUT, IN, WAIT, DATA = "compute", "out", "in", "wait", "data"
 STEP, TRANSFERS = f"{SCOPE}step/train", {f"{SCOPE}transfer/{way}": way for way in (OUT, IN)}
@@ -40,7 +40,7 @@ _DATA_FUNCTION, _GET_NEXT = "InstantiatedCapturedFunction::Run", "IteratorGetNex
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class LaneSpan:
     """Something on one thread or stream. Picoseconds since the profile began; number: of a step, as in lms_stats.csv."""
 
     name: str
@@ -60,8 +60,8 @@ class Trace:
     """The lanes of one device, and the training steps. allocations: when memory of the device was handed out."""
 
     device: str
-    steps: Sequence[Span]
-    lanes: dict[str, Sequence[Span]]
+    steps: Sequence[LaneSpan]
+    lanes: dict[str, Sequence[LaneSpan]]
     allocations: Sequence[int] = ()
 
 
@@ -89,12 +89,12 @@ def of(space: Any) -> Trace:
     )
 
 
-def _span(thread: Thread, event: Event, **more: int) -> Span:
-    return Span(name=event.name, line=thread.name, begin=event.begin, end=event.end, **more)
+def _span(thread: Thread, event: ProfileEvent, **more: int) -> LaneSpan:
+    return LaneSpan(name=event.name, line=thread.name, begin=event.begin, end=event.end, **more)
 
 
-def _streams(streams: Sequence[Thread]) -> dict[str, Sequence[Span]]:
-    lanes: dict[str, list[Span]] = {COMPUTE: [], OUT: [], IN: []}
+def _streams(streams: Sequence[Thread]) -> dict[str, Sequence[LaneSpan]]:
+    lanes: dict[str, list[LaneSpan]] = {COMPUTE: [], OUT: [], IN: []}
     for stream in streams:
         for event in stream.events:
             lane = _COPIES.get(event.name, COMPUTE)
@@ -103,9 +103,9 @@ def _streams(streams: Sequence[Thread]) -> dict[str, Sequence[Span]]:
     return {**lanes}
 
 
-def _marked(host: Sequence[Thread]) -> dict[str, Sequence[Span]]:
+def _marked(host: Sequence[Thread]) -> dict[str, Sequence[LaneSpan]]:
     """Transfers that a tier has marked."""
-    lanes: dict[str, list[Span]] = {OUT: [], IN: []}
+    lanes: dict[str, list[LaneSpan]] = {OUT: [], IN: []}
     for thread in host:
         for event in thread.events:
             if event.name in TRANSFERS:
@@ -114,14 +114,14 @@ def _marked(host: Sequence[Thread]) -> dict[str, Sequence[Span]]:
     return {**lanes}
 
 
-def _ops(host: Sequence[Thread], stepping: Collection[Thread]) -> tuple[list[Span], list[Span]]:
+def _ops(host: Sequence[Thread], stepping: Collection[Thread]) -> tuple[list[LaneSpan], list[LaneSpan]]:
     """Ops of the steps, and those of tf.data's functions; neither with swaps and the wait for data.
 
     What began before the profile did belongs to nobody, since its function is not known.
     """
     own, of_data = _functions_of_steps(host, stepping), _ids(host, _DATA_FUNCTION)
-    computed: list[Span] = []
-    others: list[Span] = []
+    computed: list[LaneSpan] = []
+    others: list[LaneSpan] = []
     for thread in host:
         for op, function in _in_functions(thread):
             if not _OP.fullmatch(op.name) or op.name.startswith((*_SWAPS, _GET_NEXT)):
@@ -153,9 +153,9 @@ def _ids(host: Sequence[Thread], name: str) -> set[Any]:
     return {e.values.get("id") for thread in host for e in thread.events if e.name.startswith(name)}
 
 
-def _in_functions(thread: Thread) -> Iterator[tuple[Event, Any]]:
+def _in_functions(thread: Thread) -> Iterator[tuple[ProfileEvent, Any]]:
     """What a thread did, and the id of the function that it ran then (None: no function, or one that began earlier)."""
-    running: list[Event] = []
+    running: list[ProfileEvent] = []
     for event in thread.events:
         while running and running[-1].end <= event.begin:
             running.pop()

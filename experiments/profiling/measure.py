@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from lms3d.experiments.profiling import intervals
 from lms3d.experiments.profiling.intervals import Interval
-from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, LaneSpan, Trace
 
 PICO = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Transfers:
     """Transfers one way between the device and the swap tier. busy_seconds: in which at least one transfer was under way."""
 
     transfers: int
@@ -38,7 +38,7 @@ class Link:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class StepProfile:
     """A range of training steps on one device.
 
     busy_share: of the range in which the device computes. idle_in_step_share: of the steps in which it does not. overlap_share: of
@@ -60,8 +60,8 @@ class Profile:
     data_share: float
     data_overlap_share: float | None
     allocations_per_step: float
-    out: Link
-    into: Link
+    out: Transfers
+    into: Transfers
 
     @property
     def middle_step_seconds(self) -> float:
@@ -78,7 +78,7 @@ def times(trace: Trace, lane: str) -> list[Interval]:
     return intervals.common(intervals.union(span.interval for span in trace.lanes.get(lane, ())), [whole(trace)])
 
 
-def profile(trace: Trace) -> Profile:
+def profile(trace: Trace) -> StepProfile:
     """Figures of the steps of a trace, of which it has at least one."""
     computing, moving = times(trace, COMPUTE), intervals.union([*times(trace, OUT), *times(trace, IN)])
     range_ps, moving_ps = whole(trace)[1] - whole(trace)[0], intervals.total(moving)
@@ -87,7 +87,7 @@ def profile(trace: Trace) -> Profile:
     data_ps, data_beside_ps = intervals.total(data), intervals.total(intervals.common(data, computing))
     steps = intervals.union(step.interval for step in trace.steps)
     in_steps = intervals.total(intervals.common(steps, computing)) / intervals.total(steps)
-    return Profile(
+    return StepProfile(
         device=trace.device,
         first_step=trace.steps[0].number,
         step_seconds=tuple(PICO * (step.end - step.begin) for step in trace.steps),
@@ -112,15 +112,15 @@ def gaps(trace: Trace) -> list[Interval]:
     return [(one.end, next_one.begin) for one, next_one in pairs if next_one.begin > one.end]
 
 
-def within(trace: Trace, lane: str) -> list[Span]:
+def within(trace: Trace, lane: str) -> list[LaneSpan]:
     """Spans of the lane that begin in the range."""
     begin, end = whole(trace)
     return [span for span in trace.lanes.get(lane, ()) if begin <= span.begin < end]
 
 
-def _link(trace: Trace, lane: str) -> Link:
+def _link(trace: Trace, lane: str) -> Transfers:
     found, (begin, end) = within(trace, lane), whole(trace)
-    return Link(
+    return Transfers(
         transfers=len(found),
         size_bytes=sum(span.size_bytes for span in found),
         busy_seconds=PICO * intervals.total(times(trace, lane)),

@@ -17,7 +17,7 @@ from typing import Any
 
 from lms3d.atomic_files import write_text
 from lms3d.experiments.profiling import measure
-from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, Span, Trace
+from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, LaneSpan, Trace
 
 TITLES = {
     "steps": "steps",
@@ -50,7 +50,7 @@ def events(trace: Trace) -> Iterator[dict[str, Any]]:
         yield from (_complete(span, lane, pid, threads[span.line], origin) for span in in_order(spans))
 
 
-def in_order(spans: Sequence[Span]) -> list[Span]:
+def in_order(spans: Sequence[LaneSpan]) -> list[LaneSpan]:
     """The spans by time; a span that contains others comes before them."""
     return sorted(spans, key=lambda span: (span.begin, -span.end))
 
@@ -59,7 +59,7 @@ def _named(kind: str, name: str, **where: int) -> dict[str, Any]:
     return {"ph": "M", **where, "name": kind, "args": {"name": name}}
 
 
-def _complete(span: Span, lane: str, pid: int, tid: int, origin: int) -> dict[str, Any]:
+def _complete(span: LaneSpan, lane: str, pid: int, tid: int, origin: int) -> dict[str, Any]:
     known = {"size_bytes": span.size_bytes} if span.size_bytes else {"step": span.number} if lane == "steps" else {}
     return {
         "ph": "X", "pid": pid, "tid": tid, "name": span.name.replace(":", " "), "cat": lane,

@@ -11,7 +11,7 @@ from typing import Any
 
 from lms3d.experiments.harness.published import PROFILES
 from lms3d.experiments.harness.table import markdown, read_csv, write_csv
-from lms3d.experiments.profiling.measure import Link, Profile
+from lms3d.experiments.profiling.measure import StepProfile, Transfers
 from lms3d.units import format_seconds, format_size
 
 COLUMNS = (
@@ -33,7 +33,7 @@ class ProfiledRun:
     """A profiled run. counted: (swapped_out_bytes, swapped_in_bytes) of its steps in lms_stats.csv; None if they are not there."""
 
     name: str
-    profile: Profile
+    profile: StepProfile
     counted: tuple[float, float] | None = None
 
     @property
@@ -45,7 +45,7 @@ class ProfiledRun:
         return "the same" if found == self.counted else f"{self.counted[0]:,.0f} and {self.counted[1]:,.0f} bytes"
 
 
-def counted_bytes(stats_file: Path, profile: Profile) -> tuple[float, float] | None:
+def counted_bytes(stats_file: Path, profile: StepProfile) -> tuple[float, float] | None:
     """The bytes each way of the profiled steps, as the tier counted them; None if they are not there."""
     try:
         rows = {row["step"]: row for row in read_csv(stats_file)}
@@ -113,11 +113,11 @@ def _record(run: ProfiledRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rates(profile: Profile) -> list[str]:
+def _rates(profile: StepProfile) -> list[str]:
     return [_rate(link.bytes_per_busy_second) for link in (profile.into, profile.out)]
 
 
-def _way(name: str, link: Link, steps: int) -> list[tuple[str, str]]:
+def _way(name: str, link: Transfers, steps: int) -> list[tuple[str, str]]:
     return [
         (f"{name}, per step", f"{format_size(link.size_bytes / steps)} in {link.transfers / steps:.0f} transfers"),
         (f"{name}, while the link is busy", _rate(link.bytes_per_busy_second)),

@@ -22,7 +22,7 @@ _HOST, _GPU, _STREAM = "/host:CPU", re.compile(r"/device:GPU:\d+"), "Stream #"
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
+class ProfileEvent:
     """Picoseconds since the profile began."""
 
     name: str
@@ -47,7 +47,7 @@ class Thread:
     """A thread of the host or a stream of a device. events: in the order of time; what contains others comes before them."""
 
     name: str
-    events: Sequence[Event]
+    events: Sequence[ProfileEvent]
 
 
 def newest(folder: Path) -> Path:
@@ -87,7 +87,7 @@ def gpu_streams(space: Any) -> tuple[str, list[Thread]] | None:
 def _thread(plane: Any, line: Any) -> Thread:
     start, names = line.timestamp_ns * 1000, plane.event_metadata
     events = [
-        Event(names[one.metadata_id].name, begin := start + one.offset_ps, begin + one.duration_ps, one, plane)
+        ProfileEvent(names[one.metadata_id].name, begin := start + one.offset_ps, begin + one.duration_ps, one, plane)
         for one in line.events
     ]
     return Thread(line.name or str(line.id), sorted(events, key=lambda event: (event.begin, -event.end)))

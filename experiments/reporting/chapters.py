@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lms3d.experiments.reporting import published
-from lms3d.experiments.reporting.published import Table
+from lms3d.experiments.reporting.published import PublishedTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Chapter:
     name: str
     title: str
     question: str
-    published: tuple[Table, ...] = ()
+    published: tuple[PublishedTable, ...] = ()
     command: str = ""
     minutes: float = 0.0
     missing: str = ""

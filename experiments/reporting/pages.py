@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from lms3d.atomic_files import write_text
 from lms3d.experiments.harness.table import markdown
 from lms3d.experiments.reporting.chapters import Chapter
-from lms3d.experiments.reporting.published import Table
+from lms3d.experiments.reporting.published import PublishedTable
 from lms3d.experiments.reporting.runs import LOG, CommandRun
 from lms3d.scoring import page
 from lms3d.units import format_seconds
@@ -54,7 +54,7 @@ def _chapter(chapter: Chapter, run: CommandRun | str, output: Path) -> Iterator[
     yield from _results(output / chapter.name, output)
 
 
-def _published(table: Table) -> str:
+def _published(table: PublishedTable) -> str:
     return f"{table.title} ({table.source}).\n\n{markdown(list(table.head), [list(row) for row in table.rows])}"
 
 

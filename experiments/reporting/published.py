@@ -16,7 +16,7 @@ CASE_STUDY, CHEXNET, BARE_METAL = "LMS case study", "CheXNet scaling", "bare met
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PublishedTable:
     """One published table: rows as text, as printed."""
 
     title: str
@@ -25,7 +25,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-SIZES = Table(
+SIZES = PublishedTable(
     title="Table 1: voxels of the cropped BraTS 2017 volumes",
     source=CASE_STUDY,
     head=("", "X", "Y", "Z"),
@@ -36,7 +36,7 @@ SIZES = Table(
         ("largest", "159", "191", "150"),
     ),
 )
-DICE = Table(
+DICE = PublishedTable(
     title="Dice by resolution, means over four models, box plots in the article",
     source=CASE_STUDY,
     head=("compared", "whole tumour", "tumour core", "enhancing tumour"),
@@ -45,7 +45,7 @@ DICE = Table(
         ("144³ with 112³", "much better", "much better", "much better"),
     ),
 )
-EPOCHS = Table(
+EPOCHS = PublishedTable(
     title="Seconds of an epoch, independent models side by side: 228 subjects, batch 1, V100",
     source=CASE_STUDY,
     head=("run", "each GPU", "mean"),
@@ -58,7 +58,7 @@ EPOCHS = Table(
         for run in RUNS
     ),
 )
-PROFILE = Table(
+PROFILE = PublishedTable(
     title="Profile of 30 batches at 192³ with LMS",
     source=CASE_STUDY,
     head=("system", "GPU busy", "host to GPU GB/s", "GPU to host GB/s"),
@@ -72,7 +72,7 @@ PROFILE = Table(
         for one in PROFILES
     ),
 )
-OVERHEAD = Table(
+OVERHEAD = PublishedTable(
     title="What LMS costs at 192³, from the epoch seconds: time per voxel, relative to 144³ without LMS",
     source=CASE_STUDY,
     head=("system", "voxels", "seconds", "time per voxel"),
@@ -81,7 +81,7 @@ OVERHEAD = Table(
         for one in GROWTH
     ),
 )
-RANKS = Table(
+RANKS = PublishedTable(
     title="Table 7: one model on several GPUs, 192³, 4 GPUs a node, 100 Gb/s",
     source=CASE_STUDY,
     head=("GPUs", "epoch s", "speed-up", "efficiency"),
@@ -94,13 +94,13 @@ RANKS = Table(
         for ranks, seconds in EPOCH_SECONDS.items()
     ),
 )
-IMAGES = Table(
+IMAGES = PublishedTable(
     title="Images per second of the published code, DenseNet-121, V100",
     source=CHEXNET,
     head=("GPUs", "images/s"),
     rows=(("1", "185"), ("16", "1913")),
 )
-CLUSTERS = Table(
+CLUSTERS = PublishedTable(
     title="The same training under Slurm and on Kubernetes, 1 to 8 GPUs on 2 nodes",
     source=BARE_METAL,
     head=("GPUs", "bare metal, relative to Kubernetes"),

@@ -19,7 +19,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class RingLink:
     """The connection between two neighbours of a ring."""
 
     bytes_per_second: float
@@ -34,20 +34,22 @@ class Link:
     """Whether the bandwidth is only known to be no less."""
 
 
-def ring_seconds(members: int, size_bytes: float, link: Link) -> float:
+def ring_seconds(members: int, size_bytes: float, link: RingLink) -> float:
     """Rule 1."""
     share = 2 * (members - 1) / members
     return share * size_bytes / link.bytes_per_second + 2 * (members - 1) * link.latency_seconds
 
 
-def hierarchical_seconds(ranks: int, ranks_per_node: int, size_bytes: float, local: Link, network: Link) -> float:
+def hierarchical_seconds(
+    ranks: int, ranks_per_node: int, size_bytes: float, local: RingLink, network: RingLink
+) -> float:
     """Rule 2; within one node a plain ring."""
     nodes = -(-ranks // ranks_per_node)
     inside = ring_seconds(min(ranks, ranks_per_node), size_bytes, local)
     return inside + ring_seconds(nodes, size_bytes, network)
 
 
-def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> Link:
+def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> RingLink:
     """The link that explains measured all-reduces best: rule 1, by least squares of the relative errors.
 
     If other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that
@@ -63,7 +65,7 @@ def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float
         inverse_bandwidth = 1 / np.max(terms[:, 0] / measured)
         each = terms[:, 1] / measured
         latency = np.sum(each) / np.sum(each**2)
-    return Link(
+    return RingLink(
         bytes_per_second=1 / float(inverse_bandwidth),
         latency_seconds=max(float(latency), 0.0),
         source=source,

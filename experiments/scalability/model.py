@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lms3d.experiments.scalability import shares
-from lms3d.experiments.scalability.communication import Link, expected_maximum, hierarchical_seconds
+from lms3d.experiments.scalability.communication import RingLink, expected_maximum, hierarchical_seconds
 
 STRONG, WEAK = "strong", "weak"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ModelledJob:
     """What is trained."""
 
     name: str
@@ -44,10 +44,10 @@ class Cluster:
 
     name: str
     ranks_per_node: int
-    local: Link
+    local: RingLink
     """The link between ranks of a node."""
 
-    network: Link
+    network: RingLink
     """The link between nodes, which all ranks of a node share."""
 
     contention: tuple[tuple[int, float], ...] = ((1, 1.0),)
@@ -63,7 +63,7 @@ class RankTimes:
 
     scaling: str
     ranks: int
-    account: shares.Account
+    account: shares.PassAccount
     step_seconds: float
     single_step_seconds: float
     contention: float
@@ -91,7 +91,7 @@ class RankTimes:
 
 
 def predict(
-    job: Job, machine: Cluster, ranks: int, *, scaling: str = STRONG, distribution: str = shares.ONE_ORDER
+    job: ModelledJob, machine: Cluster, ranks: int, *, scaling: str = STRONG, distribution: str = shares.ONE_ORDER
 ) -> RankTimes:
     """`ranks` fill one node after another."""
     deal = shares.fixed_shares if distribution == shares.FIXED else shares.one_order

@@ -17,7 +17,7 @@ FIXED, ONE_ORDER = "fixed shares", "one order"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class PassAccount:
     """The steps of an epoch as the program counts it."""
 
     distribution: str
@@ -51,20 +51,15 @@ class Account:
         """Epochs of the stream in a counted epoch: 14 steps of 16 samples are 0.982 passes over 228."""
         return 1.0 if self.distribution == FIXED else self.steps / self.needed_steps
 
-    def steps_of(self, passes: int) -> int:
-        """Whole steps for that many passes."""
-        places = self.ranks * self.batch
-        return passes * self.steps if self.distribution == FIXED else -(-passes * self.samples // places)
 
-
-def fixed_shares(samples: int, ranks: int, batch: int = 1) -> Account:
+def fixed_shares(samples: int, ranks: int, batch: int = 1) -> PassAccount:
     """`subjects[rank::size]`: each rank takes as many steps as the one with the largest share."""
     fullest = -(-samples // ranks)
     steps = -(-fullest // batch)
-    return Account(distribution=FIXED, samples=samples, ranks=ranks, batch=batch, steps=steps)
+    return PassAccount(distribution=FIXED, samples=samples, ranks=ranks, batch=batch, steps=steps)
 
 
-def one_order(samples: int, ranks: int, batch: int = 1) -> Account:
+def one_order(samples: int, ranks: int, batch: int = 1) -> PassAccount:
     """The stream: an epoch has the whole number of steps nearest to a pass, at least one."""
     steps = max(1, (2 * samples + ranks * batch) // (2 * ranks * batch))  # a half is rounded up
-    return Account(distribution=ONE_ORDER, samples=samples, ranks=ranks, batch=batch, steps=steps)
+    return PassAccount(distribution=ONE_ORDER, samples=samples, ranks=ranks, batch=batch, steps=steps)

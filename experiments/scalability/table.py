@@ -7,9 +7,9 @@ from pathlib import Path
 
 from lms3d.experiments.harness import table
 from lms3d.experiments.scalability import measured, model, shares
-from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.communication import RingLink
 from lms3d.experiments.scalability.measured import Measurement
-from lms3d.experiments.scalability.model import STRONG, WEAK, Cluster, Job
+from lms3d.experiments.scalability.model import STRONG, WEAK, Cluster, ModelledJob
 
 COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
@@ -17,16 +17,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def this_machine(link: Link, base: Measurement) -> Cluster:
+def this_machine(link: RingLink, base: Measurement) -> Cluster:
     """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
     return Cluster(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
-def predicted(one: Measurement, base: Measurement, link: Link | None) -> float | None:
+def predicted(one: Measurement, base: Measurement, link: RingLink | None) -> float | None:
     """The step efficiency by the model, from the run of one rank and the probe; None if one is missing."""
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
-    job = Job(
+    job = ModelledJob(
         name=one.model,
         samples=base.samples,
         batch=base.batch,
@@ -37,7 +37,7 @@ def predicted(one: Measurement, base: Measurement, link: Link | None) -> float |
     return found.efficiency
 
 
-def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, object]]:
+def rows(found: Sequence[Measurement], link: RingLink | None) -> list[dict[str, object]]:
     """A record for each measurement."""
     made: list[dict[str, object]] = []
     for one in found:
@@ -54,12 +54,12 @@ def rows(found: Sequence[Measurement], link: Link | None) -> list[dict[str, obje
     return made
 
 
-def write_csv(found: Sequence[Measurement], link: Link | None, path: Path) -> None:
+def write_csv(found: Sequence[Measurement], link: RingLink | None, path: Path) -> None:
     """Writes a row for each measurement."""
     table.write_csv(path, COLUMNS, rows(found, link))
 
 
-def markdown_tables(found: Sequence[Measurement], link: Link | None) -> str:
+def markdown_tables(found: Sequence[Measurement], link: RingLink | None) -> str:
     """Strong and weak, in Table 7's form."""
     head = (
         "ranks", "steps an epoch", "epoch s", "images/s", "speed-up", "efficiency", "step s", "efficiency of steps",

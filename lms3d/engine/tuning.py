@@ -26,7 +26,7 @@ TFLMS_SAFETY = 0.94
 # -- effort ------------------------------------------------------------------------------------------------------------
 
 LEAST_SECONDS = 3.0
-"""Every run grants this much planning; tests/lms3d/engine/planners/test_effort.py, `python -m experiments.first_step`."""
+"""Every run grants this much planning; tests/lms3d/engine/planners/test_effort.py, `experiments.lms_overhead` (first_seconds)."""
 
 RUN_SHARE = 0.02
 """The share of a run's predicted time that planning may take. A promise, not a measurement."""

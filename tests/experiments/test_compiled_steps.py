@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lms3d.experiments import compiled_steps
 from lms3d.experiments.architectures import NETWORKS
-from lms3d.experiments.compiled_steps import AUTO, OFF
+from lms3d.experiments.compiled_steps import OFF
 from lms3d.experiments.harness import methods
+from lms3d.experiments.harness.part import PartResult
 
 
 def test_every_network_can_be_asked_for():
@@ -27,11 +30,10 @@ def test_a_side_that_does_not_fit_is_refused(capsys):
     assert "--side 96: segformer takes multiples of 64" in capsys.readouterr().err
 
 
-def test_a_training_that_ends_early_says_why(capsys):
-    words = ["--networks", "convnext", "--side", "32", "--steps", "1", "--limit", "20MiB"]
-    assert compiled_steps.main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "the training of convnext ended early: " in line
+def test_a_training_that_ends_early_says_why(tmp_path, capsys):
+    words = ["--networks", "convnext", "--side", "32", "--steps", "1", "--limit", "20MiB", "--output", str(tmp_path)]
+    assert compiled_steps.main(words) == 1
+    assert "of the trainings ended early: convnext at 32" in capsys.readouterr().err
 
 
 def test_a_limit_that_is_no_size_is_refused(capsys):
@@ -40,24 +42,34 @@ def test_a_limit_that_is_no_size_is_refused(capsys):
 
 
 def test_the_ratio_is_the_median_of_pairs():
-    measured = compiled_steps.Measured(
-        name="mine",
-        parameters=1000,
-        seconds={OFF: [1.0, 2.0, 4.0], AUTO: [0.5, 1.8, 2.0]},
-        peaks={OFF: 4 << 20, AUTO: 3 << 20},
-        losses={OFF: 1.0, AUTO: 1.0},
-        programs=2,
-        ops=30,
-    )
-    assert measured.time_ratio == 0.5
-    assert measured.cells()[3:7] == ("0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops")
+    off, auto = compiled_steps.pair("convnext", 0, 1, 3 << 30, 3)
+    assert (off.timed, auto.timed) == (False, True)
+    assert auto.baseline() == replace(auto, method=OFF, baseline_limit_mib=None)  # beside a step that does not compile
+    same = {"outcome": "trained", "loss": 1.0, "parameters": 1000}
+    cells = compiled_steps.cells(
+        PartResult(part=off, seconds=(9.0,) * 3, peaks_bytes=(4 << 20,) * 3, **same),
+        PartResult(
+            part=auto, seconds=(0.5, 1.8, 2.0), baseline_seconds=(1.0, 2.0, 4.0), peaks_bytes=(3 << 20,) * 3,
+            report={"programs": 2, "compiled_ops": 30}, **same,
+        ),
+    )  # fmt: skip
+    assert cells == [
+        "convnext", "1,000", "2.0 s / 1.8 s", "0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops", "0.0e+00",
+    ]  # fmt: skip
 
 
-def test_two_real_processes_take_their_steps_in_turn(monkeypatch):
+def test_two_real_processes_take_their_steps_in_turn(monkeypatch, tmp_path, capsys):
     """The second without LMS: compiling takes minutes."""
     monkeypatch.setattr(compiled_steps, "AUTO", methods.NONE)
-    found = compiled_steps.measure("convnext", 32, 2, 2 << 30, 1)
-    assert {method: len(seconds) for method, seconds in found.seconds.items()} == {OFF: 1, methods.NONE: 1}
-    assert found.losses[OFF] == pytest.approx(found.losses[methods.NONE])
-    assert found.parameters > 1e6
-    assert found.peaks[OFF] > 4 * found.parameters
+    words = ["--networks", "convnext", "--side", "32", "--batch-size", "2", "--steps", "1", "--limit", "2GiB"]
+    assert compiled_steps.main([*words, "--output", str(tmp_path)]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| convnext |")]
+    assert " 0 for 0 ops " in row
+    off, none = (
+        PartResult.load(next((tmp_path / "parts").glob(f"*{method.replace(' ', '_')}*")))
+        for method in (OFF, methods.NONE)
+    )
+    assert off.loss == pytest.approx(none.loss)
+    assert len(none.baseline_seconds) == len(none.seconds) == 1
+    assert off.parameters > 1e6
+    assert max(off.peaks_bytes) > 4 * off.parameters

@@ -10,13 +10,15 @@ import threading
 
 import pytest
 
-from lms3d.experiments.harness import child, commands, page, part, promise, runs, store, table
-from lms3d.experiments.harness.part import MIB, Part, Result
+from lms3d.experiments.harness import child, commands, page, part, runs, store, table
+from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.harness.store import Records
 
 
 def test_a_table_for_people_and_the_same_for_programs(tmp_path):
     assert table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert table.filled(("a", "b"), [("", "2"), ("", "3")]) == "| b |\n| --- |\n| 2 |\n| 3 |"
+    assert table.filled(("a",), []) == ""
     assert [table.cell(None, ".2f"), table.cell(0.125, ".0%"), table.cell(3, "{} x".format)] == ["", "12%", "3 x"]
     table.write_csv(tmp_path / "t.csv", ("name", "value"), [{"name": "x", "value": 1 / 3, "more": 1}, {"value": None}])
     assert table.read_csv(tmp_path / "t.csv") == [{"name": "x", "value": "0.333333"}, {"name": "", "value": ""}]
@@ -30,13 +32,6 @@ def test_a_page_leaves_out_what_is_empty_and_lists_what_is_missing(tmp_path):
     assert gaps == ["The machine was not idle:\n- a-1: 40% of the cores in use by others", "Skipped:\n- b-2 (no time)"]
     assert page.write(tmp_path / "report.md", ["# Title", "", *gaps[1:]]) == "# Title\n\nSkipped:\n- b-2 (no time)\n"
     assert (tmp_path / "report.md").read_text().endswith("(no time)\n")
-
-
-def test_a_promise_is_met_missed_or_not_measured():
-    assert str(promise.at_most("ratio", 1.2, 1.1)) == "ratio: 1.20 x - missed"
-    assert str(promise.at_most("ratio", None, 1.1)) == "ratio: nothing - not measured"
-    assert str(promise.all_within("errors", 0.1, [0.05, None, -0.08])) == "errors: 2 of 2 plans, worst -8% - met"
-    assert promise.all_within("errors", 0.05, [0.05, -0.08]).met is False
 
 
 def test_other_settings_are_refused_and_the_same_are_not(tmp_path):
@@ -60,8 +55,8 @@ def test_a_result_is_one_record_by_the_names_of_the_csv_files():
         "unedited_step_seconds": 2.0,
         "slabs": ((0, 16), (1, 8)),
     }
-    one = Part(method="LMS", model="unet3d", resolution=32, limit_mib=100)
-    result = Result(
+    one = StudyPart(method="LMS", model="unet3d", resolution=32, limit_mib=100)
+    result = PartResult(
         part=one, outcome="trained", seconds=(2.0, 2.0), baseline_seconds=(2.0, 1.0), report=report,
         traffic={"swapped_out_bytes": 10.0, "swap_out_seconds": 2.0},
     )  # fmt: skip
@@ -72,7 +67,7 @@ def test_a_result_is_one_record_by_the_names_of_the_csv_files():
     assert one.limit_bytes == 100 * MIB
     tried = [
         result,
-        Result(part=Part(method="LMS", model="unet3d", resolution=32, limit_mib=50), outcome="out of memory"),
+        PartResult(part=StudyPart(method="LMS", model="unet3d", resolution=32, limit_mib=50), outcome="out of memory"),
     ]
     assert part.smallest_mib(tried, "LMS") == 100
 
@@ -106,7 +101,7 @@ def test_a_child_that_another_thread_ends_has_no_result(tmp_path, monkeypatch):
     script.write_text("#!/bin/sh\necho '{\"ready\": true}'\nexec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(child.sys, "executable", str(script))
-    trainer = child.Child(Part(method="LMS", model="unet3d", resolution=16, limit_mib=9), tmp_path / "log.txt", 60)
+    trainer = child.Child(StudyPart(method="LMS", model="unet3d", resolution=16, limit_mib=9), tmp_path / "log.txt", 60)
     threading.Timer(0.2, trainer.kill).start()
     with pytest.raises(child.ChildFailed, match="out of time: ended before its answer"):
         trainer.step()

@@ -1,3 +1,4 @@
+import matplotlib.image
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -19,3 +20,17 @@ def test_a_row_for_each_case_and_a_line_for_each_label(tmp_path, monkeypatch):
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[-1].lines}
     assert list(lines) == ["rest", "NCR", "ED", "ET"]
     assert np.isclose(sum(lines["rest"]), 1)
+
+
+def test_it_draws_every_distortion(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "cache"))
+    write_case(tmp_path / "set" / "BraTS20_Training_001", random_case(1))
+    picture, words = tmp_path / "d.png", ["--distorted", "--resolution", "32"]
+    assert look_at_brains.main([*words, "--data", str(tmp_path / "set"), "--output", str(picture)]) == 0
+    assert matplotlib.image.imread(picture).shape[1] > 800
+    assert "written" in capsys.readouterr().out
+
+
+def test_wrong_input_is_one_line(tmp_path, capsys):
+    assert look_at_brains.main(["--data", str(tmp_path)]) == 2
+    assert "found no case" in capsys.readouterr().err

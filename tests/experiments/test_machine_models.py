@@ -15,9 +15,9 @@ from lms3d.experiments.harness import published
 from lms3d.experiments.harness.store import UpToDate
 from lms3d.experiments.machines import calibration, ours, predictions, report
 from lms3d.experiments.machines.calibration import Tried
-from lms3d.experiments.machines.ours import Case
-from lms3d.experiments.machines.predictions import Row
-from lms3d.experiments.machines.steps import Step
+from lms3d.experiments.machines.ours import PlannedCase
+from lms3d.experiments.machines.predictions import PredictedFigure
+from lms3d.experiments.machines.steps import TracedStep
 from lms3d.machines import machine_files, outlook
 from tests.lms3d.engine.toy_graphs import training
 
@@ -69,7 +69,7 @@ def test_a_prediction_lies_between_its_bounds():
 
 
 def test_an_error_is_told():
-    row = Row(quantity="epoch", title="x", unit="s", published=100, predicted=112)
+    row = PredictedFigure(quantity="epoch", title="x", unit="s", published=100, predicted=112)
     near = replace(row, predicted=95)
     assert row.error == pytest.approx(0.12)
     assert predictions.within([row, near, replace(row, calibrated=True)], 0.1) == (1, 2)
@@ -80,8 +80,8 @@ def test_an_error_is_told():
 
 def test_ours_is_compared_at_the_share_of_the_case_study():
     assert pytest.approx(0.42, abs=0.005) == ours.SHARE
-    step = Step(graph=GRAPH, needed_bytes=10 << 30)
-    case = Case(network="ours", side=192, machine=published.X86, method="lms3d")
+    step = TracedStep(graph=GRAPH, needed_bytes=10 << 30)
+    case = PlannedCase(network="ours", side=192, machine=published.X86, method="lms3d")
     found = ours.compare(case, step, X86)
     assert found["limit_bytes"] == int((10 << 30) * ours.SHARE)
     assert found["fits"]
@@ -109,9 +109,9 @@ def test_a_part_is_made_once(tmp_path, monkeypatch):
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     traced: list[tuple[str, int]] = []
 
-    def toy(network: str, side: int) -> Step:
+    def toy(network: str, side: int) -> TracedStep:
         traced.append((network, side))
-        return Step(graph=training(6 if side < 60 else 8, mib=64), needed_bytes=1 << 30)
+        return TracedStep(graph=training(6 if side < 60 else 8, mib=64), needed_bytes=1 << 30)
 
     monkeypatch.setattr(machine_models.steps, "traced", toy)
     monkeypatch.setattr(machine_models, "_machines", lambda: {n: MACHINES[n] for n in (published.AC922, published.X86,

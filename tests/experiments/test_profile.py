@@ -104,7 +104,7 @@ def test_no_time_counts_twice(profiled):
 
 
 def spans(lane, *pairs):
-    return [lanes.Span(name=f"{lane}:X", line="1", begin=begin, end=end, size_bytes=10) for begin, end in pairs]
+    return [lanes.LaneSpan(name=f"{lane}:X", line="1", begin=begin, end=end, size_bytes=10) for begin, end in pairs]
 
 
 def test_figures_of_a_trace_that_can_be_worked_out_by_hand():

@@ -146,9 +146,9 @@ def test_two_results_differ_by_no_more_than_their_spread_allows():
 
 
 def test_synthetic_images_are_those_of_the_shards_in_shape_and_kind():
-    from lms3d.experiments.feeding import benchmark_rank
+    from lms3d.experiments.feeding import training_rank
 
-    images_, labels = benchmark_rank.synthetic(2, 32, 0)
+    images_, labels = training_rank.synthetic(2, 32, 0)
     assert images_.shape == (2, 32, 32, 3)
     assert images_.dtype == labels.dtype == "float32"
     assert labels.shape == (2, 14)
@@ -160,7 +160,7 @@ def in_this_process(monkeypatch):
     import keras
 
     from lms3d import models
-    from lms3d.experiments.feeding import benchmark_rank
+    from lms3d.experiments.feeding import training_rank
 
     def tiny(name: str, *, input_shape: tuple[int, ...]) -> keras.Model:
         assert name == "resnet50"
@@ -171,7 +171,7 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(
         Launcher,
         "run",
-        lambda self, ranks, program, log, **_: benchmark_rank.main([program[-1]]) and pytest.fail("rank"),
+        lambda self, ranks, program, log, **_: training_rank.main([program[-1]]) and pytest.fail("rank"),
     )
 
 

@@ -17,8 +17,8 @@ import pytest
 from lms3d.experiments import scaling
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.harness import ranks
-from lms3d.experiments.scalability import measured, probe, runs
-from lms3d.experiments.scalability.communication import Link, ring_seconds
+from lms3d.experiments.scalability import measured, probe
+from lms3d.experiments.scalability.communication import RingLink, ring_seconds
 
 ROOT = Path(__file__).parents[2]
 # Strong: 20 samples; a step takes 1 s on one rank and 1.25 s on two; every epoch 2 s of validation and saving.
@@ -88,7 +88,7 @@ def test_the_table_has_the_form_of_table_7(tmp_path, capsys):
     assert "| 2 | 8 | 12.00 | 1.33 | 1.67 | 83.33% | 1.250 | 80.00% |  |" in text  # weak: 10 s against 12
     assert "98.33 %" in text  # the model's part
     assert "75.86%" in capsys.readouterr().out
-    assert all((tmp_path / "out" / name).stat().st_size > 10_000 for name in ("scaling.png", "model.png"))
+    assert (tmp_path / "out/model.csv").exists()
 
 
 def test_the_result_can_be_compared_with_another_clusters(tmp_path):
@@ -172,12 +172,12 @@ def test_a_failed_run_is_told_with_its_own_words_and_the_others_are_kept(tmp_pat
 
 def test_a_run_is_ended_when_the_time_is_over_and_later_ones_are_skipped(tmp_path):
     fake, started = Fake(tmp_path, hanging=2), time.monotonic()
-    runner = runs.Runner(tmp_path / "out", ranks.Launcher(template=f"{fake.path} {{ranks}}"), minutes=0.02)
-    assert [runner.train(run) for run in runs.wanted([2, 4], ["strong"], ["--epochs", "2"], 1)] == [None, None]
+    words = ("--scaling", "strong", "--ranks", "2", "4", "--cores-per-rank", "1", "--minutes", "0.02")
+    assert run(tmp_path, fake, *words) == 0
     assert time.monotonic() - started < 40  # it would have slept for 60
-    assert runner.skipped[0] == "strong-2: ended: its time was over"
-    assert runner.skipped[1].startswith("strong-4 (")
-    assert not runner.failed
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Skipped:\n- strong-2: ended: its time was over\n- strong-4 (" in text
+    assert "Failed:" not in text
     assert not subprocess.run(["pgrep", "-f", str(fake.path)], capture_output=True).stdout
 
 
@@ -230,7 +230,7 @@ def test_efficiency_is_by_samples_per_second(tmp_path):
 
 def test_the_probe_finds_the_link_and_the_model_uses_it(tmp_path):
     fake = Fake(tmp_path)
-    link = Link(bytes_per_second=2e9, latency_seconds=3e-4)
+    link = RingLink(bytes_per_second=2e9, latency_seconds=3e-4)
     (tmp_path / "out").mkdir()
     pairs = [[size, ring_seconds(2, size, link)] for size in (1 << 10, 1 << 16, 1 << 20, 1 << 25)]
     (tmp_path / "out/probe.json").write_text(json.dumps({"ranks": 2, "all_reduces": pairs}))
@@ -275,7 +275,7 @@ def test_the_model_alone_answers_at_once_and_runs_nothing(tmp_path):
     with open(tmp_path / "out/model.csv", newline="") as file:
         found = {(row["scaling"], row["distribution"], int(row["ranks"])) for row in csv.DictReader(file)}
     assert {("strong", "fixed shares", 16), ("strong", "one order", 1024), ("weak", "", 1024)} <= found
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.csv", "model.png"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.csv"]
 
 
 def test_the_model_needs_no_tensorflow(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 
 from lms3d.experiments.scalability import case_study, communication, model_report, probe, shares
 from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
-from lms3d.experiments.scalability.communication import Link
+from lms3d.experiments.scalability.communication import RingLink
 from lms3d.experiments.scalability.model import WEAK, Cluster, predict
 
-LINK = Link(bytes_per_second=1e9, latency_seconds=1e-3)
+LINK = RingLink(bytes_per_second=1e9, latency_seconds=1e-3)
 
 
 def test_a_ring_moves_every_part_twice():
@@ -21,7 +21,7 @@ def test_a_ring_moves_every_part_twice():
 
 
 def test_nodes_share_the_network_and_a_node_needs_none():
-    fast = Link(bytes_per_second=1e11, latency_seconds=0)
+    fast = RingLink(bytes_per_second=1e11, latency_seconds=0)
     assert communication.hierarchical_seconds(4, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01)
     assert communication.hierarchical_seconds(8, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01 + 1 + 2e-3)
 
@@ -53,7 +53,7 @@ def test_the_expected_maximum_of_normals(members, known):
 def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
     steps = 1 + 0.05 * np.random.default_rng(0).standard_normal((4000, 16))
     machine = Cluster(
-        name="", ranks_per_node=16, local=Link(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
+        name="", ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
     )
     job = replace(JOB, step_seconds=1.0)
     assert predict(job, machine, 16).step_seconds == pytest.approx(steps.max(axis=1).mean(), rel=2e-3)
@@ -72,19 +72,14 @@ def test_the_case_study_s_split_wastes_five_per_cent_at_16_and_one_order_nothing
     fixed, ours = shares.fixed_shares(228, 16), shares.one_order(228, 16)
     assert (fixed.steps, fixed.needed_steps, fixed.efficiency) == (15, 14.25, 0.95)
     assert (ours.steps, ours.efficiency, ours.passes_per_epoch) == (14, 1.0, pytest.approx(224 / 228))
-    assert (fixed.steps_of(300), ours.steps_of(300)) == (4500, 4275)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 7, 16, 228, 1024])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_accounts_are_what_dealing_out_samples_gives(ranks, batch):
-    samples, passes = 228, 12
+    samples = 228
     fullest = max(len(range(rank, samples, ranks)) for rank in range(ranks))
     assert shares.fixed_shares(samples, ranks, batch).steps == int(np.ceil(fullest / batch))
-    dealt = steps = 0
-    while dealt < passes * samples:
-        dealt, steps = dealt + ranks * batch, steps + 1
-    assert shares.one_order(samples, ranks, batch).steps_of(passes) == steps
     assert shares.one_order(samples, ranks, batch).steps == max(1, int(np.floor(samples / (ranks * batch) + 0.5)))
 
 
@@ -96,10 +91,10 @@ def test_an_epoch_is_counted_as_the_trainer_counts_it():
 
 
 def test_table_7_within_three_per_cent_with_nothing_fitted_one_parameter_and_each_row_left_out():
-    for row in case_study.check():
-        assert abs(row.error(row.independent)) < 0.03
-        assert abs(row.error(row.fitted)) < 0.03
-        assert abs(row.error(row.left_out)) < 0.03
+    for ranks, measured in case_study.EFFICIENCY.items():
+        others = case_study.fitted([other for other in case_study.EFFICIENCY if other != ranks])
+        for machine in (INDEPENDENT, case_study.fitted(), others):
+            assert abs(case_study.efficiency(machine, ranks) / measured - 1) < 0.03
 
 
 def test_table_7_is_what_its_seconds_give():
@@ -135,10 +130,9 @@ def test_efficiency_falls_with_more_ranks_and_weak_scaling_knows_no_remainder():
     assert predict(JOB, case_study.fitted(), 16, scaling=WEAK).pass_seconds == pytest.approx(590 / weak[2])
 
 
-def test_the_report_says_what_was_fitted_and_what_is_missed():
+def test_the_report_says_what_was_fitted():
     text = model_report.report()
-    assert "Table 7 within 3%, nothing fitted: worst -1.6% - met" in text
-    assert "one order at 16 ranks at least 97%, one parameter fitted: 97.79 % - met" in text
-    assert "one order at 16 ranks at least 97%, nothing fitted: 96.83 % - missed" in text
+    row = next(line for line in text.splitlines() if line.startswith("| 16 | 92.19 %"))
+    assert "(-0." in row or "(+0." in row
+    assert row.endswith("| 96.83 % | 97.79 % |")
     assert "one free parameter" in text
-    assert "| 1024 | 0.22 | 1 | 22.27 % | 1 | 4.491 |" in text

@@ -1,4 +1,4 @@
-"""What the two studies of the input share: options, ranks on cores, measurements that are kept, a report."""
+"""Measurements on 1, 2, .. N ranks: options, ranks on cores, records that are kept, a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lms3d.experiments.harness.store import Record, Records
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class RankStudy:
     """One call: where its measurements go, and what starts the ranks."""
 
     output: Path
@@ -29,7 +29,7 @@ class Study:
     records: Records
 
     @classmethod
-    def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> Study:
+    def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> RankStudy:
         """settings: what all measurements in one --output share, beside the cores. InputError if they differ from before."""
         output = writable_folder(Path(options.output).expanduser().resolve(), "--output")
         numbers = tuple(sorted(set(options.ranks)))
@@ -66,12 +66,12 @@ class Study:
         """All that has been measured, by kind and number of ranks."""
         return [record for kind in kinds for record in self.records.found(kind)]
 
-    def launch(self, program: str, kind: str, asked: Mapping[str, Any], number: int, left: float | None) -> Record:
-        """A part that real ranks of `experiments.feeding.<program>` measure; they write it to asked["output"]."""
+    def launch(self, module: str, kind: str, asked: Mapping[str, Any], number: int, left: float | None) -> Record:
+        """A part that real ranks of a module measure; they write it to asked["output"]."""
         found = self.output / "parts" / f".{kind}-{number}.found.json"
         found.parent.mkdir(exist_ok=True)
         found.unlink(missing_ok=True)
-        words = [*of_module(f"lms3d.experiments.feeding.{program}"), json.dumps({**asked, "output": str(found)})]
+        words = [*of_module(module), json.dumps({**asked, "output": str(found)})]
         self.launcher.run(number, words, self.output / "logs" / f"{kind}-{number}.txt", patience_seconds=left)
         part: Record = json.loads(found.read_text())
         found.unlink()
@@ -79,9 +79,8 @@ class Study:
 
 
 def add_options(parser: cli.Parser, output: str) -> None:
-    """--ranks, --data, --launcher, --cores-per-rank, --minutes, --again, --output."""
-    add, count = parser.add_argument, cli.whole(1)
-    add("--ranks", type=count, nargs="+", metavar="N", default=[1, 2], help="numbers of ranks (default: 1 2)")
-    add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
+    """--ranks, --launcher, --cores-per-rank, --minutes, --again, --output. output: the default folder."""
+    ranks = "numbers of ranks (default: 1 2)"
+    parser.add_argument("--ranks", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2], help=ranks)
     command.add_launcher(parser)
     command.add_resumable(parser, output)
