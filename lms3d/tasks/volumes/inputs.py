@@ -165,7 +165,7 @@ def _units(parts: Sequence[_Part], pools: Pools) -> dict[str, list[_Part]]:
 
 
 def _cases_in(parts: Sequence[_Part]) -> set[str]:
-    return set().union(*(part.files for part in parts))
+    return set[str]().union(*(part.files for part in parts))
 
 
 def _part_with(case: str, parts: Sequence[_Part]) -> _Part:
