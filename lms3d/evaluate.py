@@ -19,8 +19,8 @@ scores of the whole tumour (WT), the tumour core (TC), the enhancing tumour (ET)
 as a summary table, as box plots and as one page, report.html.
 
 PREDICTIONS is a run directory (runs/192) after `python -m lms3d.predict runs/192`, any folder that predict wrote, or a folder of
-label maps that another program wrote, whose names contain those of the cases. Give several to compare them. The first two are
-scored twice:
+label maps that another program wrote, whose names contain those of the cases. Give several to compare them, or the folds of a
+cross-validation with --pool to score all cases together. The first two are scored twice:
   native  on the grid of the original files, against the original truth: the score to report
   cube    on the largest cube of those given: predictions at a lower resolution are first resized to it, as in the
           LMS case study
@@ -37,6 +37,7 @@ examples:
   python -m lms3d.evaluate runs/192/predictions --truth ~/MICCAI_BraTS2020_TrainingData --scoring brats2023
   python -m lms3d.evaluate nnunet_output --truth ~/BraTS2021_TrainingData --prediction-labels nnunet
   python -m lms3d.evaluate --group 144=runs/144-seed1,runs/144-seed2 --group 192=runs/192-seed1,runs/192-seed2
+  python -m lms3d.evaluate --pool 192=runs/192-fold0,runs/192-fold1,runs/192-fold2
   python -m lms3d.evaluate runs/192 --submission to_upload
   python -m lms3d.evaluate runs/abdomen/predictions nnunet_output --truth ~/Dataset017_Abdomen
   python -m lms3d.evaluate radiographs/predictions.csv --truth ~/ChestX-ray14
@@ -58,14 +59,16 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     pseudonyms.start(options.anonymous)
     paths = tuple(options.predictions)
-    if not paths and not options.group:
+    named = [path for _, members in (*options.group, *options.pool) for path in members]
+    if not paths and not named:
         raise errors.InputError(
-            "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, or a --group"
+            "PREDICTIONS: found none; expected run directories or folders of label maps; name at least one, a --group or a --pool"
         )
-    found = _task(options, (*paths, *(path for _, group in options.group for path in group))).evaluate(EvaluateRequest(
+    found = _task(options, (*paths, *named)).evaluate(EvaluateRequest(
         predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
-        groups=tuple(options.group), margin=options.margin, worst=options.worst, submission=options.submission,
+        groups=tuple(options.group), pools=tuple(options.pool), margin=options.margin, worst=options.worst,
+        submission=options.submission,
     ))  # fmt: skip
     print(found.table)
     print("written:", *(tables.printable(f"  {path}") for path in found.written), sep="\n")
@@ -86,7 +89,7 @@ def _task(options: argparse.Namespace, paths: Sequence[Path]) -> Task:
 
 
 def group(text: str) -> tuple[str, tuple[Path, ...]]:
-    """The text "192=runs/a,runs/b" -> the name and the folders of a group."""
+    """The text "192=runs/a,runs/b" -> the name and the folders of a group or a pool."""
     name, _, folders = text.partition("=")
     paths = folders.split(",")
     if not name or not all(paths):
@@ -123,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--prediction-labels", metavar="SCHEMA", type=name, default=None, help=coding)
     members = "predictions of models that differ in their seed, taken together; may be given several times"
     add("--group", metavar="NAME=RUN,..", type=cli.checked(group, "group"), action="append", default=[], help=members)
+    folds = "predictions of the folds of a cross-validation, scored as one; may be given several times"
+    add("--pool", metavar="NAME=RUN,..", type=cli.checked(group, "pool"), action="append", default=[], help=folds)
     equal = "difference in Dice within which two predictions count as equal (default: 0.01)"
     add("--margin", metavar="X", type=cli.number(0), default=None, help=equal)
     flat = (

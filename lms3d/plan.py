@@ -151,10 +151,13 @@ def _run(given: dict[str, Any]) -> None:
 
 
 def _options(given: dict[str, Any]) -> TrainConfig:
-    """The options as `lms3d.train` would take them. InputError for --data if no step depends on it."""
+    """The options as `lms3d.train` would take them. InputError or DataError for --data that cannot be used, or if no step depends
+    on it."""
     options = tasks.chosen(given)
-    if options.data is not None and not TASKS[options.task].planned_by_data:
-        raise InputError(f"--data: a step of --task {options.task} is the same for any data; leave it out")
+    if options.data is not None:
+        if not TASKS[options.task].planned_by_data:
+            raise InputError(f"--data: a step of --task {options.task} is the same for any data; leave it out")
+        TASKS[options.task].read_data(options)
     return options
 
 

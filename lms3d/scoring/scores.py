@@ -40,11 +40,12 @@ def score(pair: CasePair, *, predictions: str, case: str, space: str) -> list[di
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows of `score` as a table with every column, and with ceilings if any row has them."""
+    """The rows of `score` as a table with every column, and with ceilings and the column "fold" if any row has them."""
     rows = list(rows)
+    fold = ["fold"] if any("fold" in row for row in rows) else []
     has_ceilings = any(name.startswith(CEILING) for row in rows for name in row)
     values = [*COLUMNS.names, *(_with_ceiling() if has_ceilings else [])]
-    return pd.DataFrame(rows, columns=[*KEYS, *values]).astype(dict.fromkeys(values, float))
+    return pd.DataFrame(rows, columns=[*KEYS, *fold, *values]).astype(dict.fromkeys(values, float))
 
 
 def _with_ceiling() -> dict[str, str]:
@@ -183,7 +184,7 @@ def average_over_models(scores: pd.DataFrame, group_of: Mapping[str, str]) -> pd
     """
     order = list(dict.fromkeys(group_of.values()))
     grouped = scores.assign(predictions=scores["predictions"].map(group_of))
-    means = grouped.groupby(KEYS, sort=False).mean().reset_index()
+    means = grouped.groupby(KEYS, sort=False).mean(numeric_only=True).reset_index()
     if "both_empty" in means:
         means["both_empty"] = (
             means["both_empty"].where(means["both_empty"].isna(), means["both_empty"] == 1).astype(float)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy import ndimage
 from scipy.spatial import cKDTree
+
+from lms3d.scoring import components
 
 KINDS = ("directed", "pooled", "area")
 _CORNERS = 8
@@ -45,9 +46,14 @@ Pair = tuple[Distances, Distances]
 
 def of_voxels(prediction: np.ndarray, truth: np.ndarray, spacing_mm: Sequence[float]) -> Pair:
     """The distances between the surface voxels of two masks, neither of which is empty."""
-    points = [np.argwhere(mask & ~ndimage.binary_erosion(mask)) * np.asarray(spacing_mm, float) for mask in
-              (truth, prediction)]  # fmt: skip
+    points = [_surface(mask) * np.asarray(spacing_mm, float) for mask in (truth, prediction)]
     return _both_ways(points, [np.ones(len(surface)) for surface in points])
+
+
+def _surface(mask: np.ndarray) -> np.ndarray:
+    """The indices (N, 3) of the voxels of a mask that share a face with its outside."""
+    padded = np.pad(mask, 1)
+    return np.stack(np.unravel_index(components.outermost(padded), padded.shape), axis=-1) - 1
 
 
 def of_areas(prediction: np.ndarray, truth: np.ndarray, spacing_mm: Sequence[float]) -> Pair:

@@ -110,6 +110,9 @@ class EvaluateRequest:
     """The coding of the predictions; None: that of the truth."""
     groups: tuple[tuple[str, tuple[Path, ...]], ...] = ()
     """(name, predictions of models that differ in their seed) of each group, in addition to `predictions`."""
+    pools: tuple[tuple[str, tuple[Path, ...]], ...] = ()
+    """(name, predictions of the folds of a cross-validation) of each pool, in addition to `predictions`: no case is in two folds,
+    and all are scored as one prediction."""
     margin: float | None = None
     """The difference in Dice within which two predictions count as equal; None: 0.01."""
     submission: Path | None = None
@@ -148,6 +151,10 @@ class Task(training.Task):
 
     planned_by_data: bool = True
     """Whether a training step depends on the data set: on its channels, its labels or the size of its voxels."""
+
+    def read_data(self, options: Any) -> None:
+        """Reads what a step depends on from `options.data`, before TensorFlow starts: a plan has no material. InputError or
+        DataError if the data cannot be used."""
 
     def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         shape: Sequence[int] = model.output_shape[1:]

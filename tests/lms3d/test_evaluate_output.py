@@ -76,6 +76,7 @@ def test_our_own_label_maps_tell_what_they_mean(tiny_brats, tmp_path, capsys):
         (("p", "--scoring", ""), "argument --scoring: an empty name"),
         (("p", "--prediction-labels", ""), "argument --prediction-labels: an empty name"),
         (("--group", "a=runs/1,"), "argument --group: 'a=runs/1,' is not NAME=RUN,RUN"),
+        (("--pool", "=runs/1"), "argument --pool: '=runs/1' is not NAME=RUN,RUN"),
     ],
 )
 def test_a_variable_that_was_not_set_is_one_line(capsys, arguments, says):
@@ -90,3 +91,10 @@ def test_options_of_label_maps_are_refused_for_radiographs(tmp_path, capsys, opt
     (tmp_path / "predictions.csv").write_text("image\n")
     assert evaluate.main([str(tmp_path / "predictions.csv"), option, value]) == 2
     assert f"{option} is for label maps, and " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--group", "--pool"])
+def test_tables_of_findings_are_not_taken_together(tmp_path, capsys, option):
+    (tmp_path / "predictions.csv").write_text("image\n")
+    assert evaluate.main([option, f"a={tmp_path / 'predictions.csv'}"]) == 2
+    assert f"{option} is for label maps; name one table of findings alone" in capsys.readouterr().err

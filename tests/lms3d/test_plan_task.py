@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+import tensorflow as tf
 
 from lms3d import plan, tasks, train
 from lms3d.data import workers
+from lms3d.data.phantoms import chests
 from lms3d.ranks.world import World
 from lms3d.training import compilation, needs
 from tests.data.small_data import LATE, random_case, write_case
@@ -60,3 +65,39 @@ def test_the_network_of_a_plan_is_the_one_that_is_trained(task, tmp_path, monkey
     assert found[:4] == expected[:4]
     assert (found[0][1:], found[3]) == (image.shape[1:], target.shape[1:])
     assert found[0][1:] == {"segmentation": (32, 32, 16, 2), "brats": (16, 32, 16, 4)}[task]
+
+
+def operations(loss) -> list[tuple]:
+    """The type and the shape of every operation of a loss, and of its gradient."""
+
+    @tf.function
+    def of_batch(truth, probabilities):
+        value = loss(truth, probabilities)
+        return value, tf.gradients(value, probabilities)
+
+    traced = of_batch.get_concrete_function(tf.TensorSpec((4, 14)), tf.TensorSpec((4, 14)))
+    return [(op.type, [one.shape.as_list() for one in op.outputs]) for op in traced.graph.get_operations()]
+
+
+def test_a_weighted_loss_is_planned_as_it_is_trained(tmp_path, own_cache):
+    """Of the weights only the values differ."""
+    folder = chests.write(tmp_path / "chests", images=20, size=48, workers=1)
+    given = {"task": "chexnet", "data": folder, "resolution": 32, "loss": "weighted"}
+    options = tasks.chosen(given)
+    task = tasks.task_of(options)
+    (tmp_path / "run").mkdir()
+    material = task.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    planned, plain = (task.loss(one, None) for one in (options, tasks.chosen(given | {"loss": "binary_cross_entropy"})))
+    trained = task.loss(options, material)
+    assert operations(planned) == operations(trained) != operations(plain)
+    assert planned.positive_weights != trained.positive_weights
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_data_that_are_not_there_are_told_before_tensorflow_is_loaded(task, tmp_path):
+    line = [*CASES[task].split(), "--data", str(tmp_path / "nowhere"), "--memory-limit", "8GiB"]
+    code = f"import sys; from lms3d import plan; print(plan.main({line}), 'tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert str(tmp_path / "nowhere") in done.stderr
+    assert done.stderr.count("\n") == 1

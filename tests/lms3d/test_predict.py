@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 import tensorflow as tf
+from scipy import ndimage
 
 from lms3d import evaluate, models, package, predict
 from lms3d.data import prepare, split
@@ -36,7 +37,7 @@ from lms3d.scoring.columns import COLUMNS
 from lms3d.tasks import inference
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
-from lms3d.tasks.streaming import nifti
+from lms3d.tasks.streaming import nifti, volumes
 from lms3d.tasks.streaming.volumes import Array
 from lms3d.tasks.volumes import label_maps
 from lms3d.tasks.volumes import predict as segmentation
@@ -123,6 +124,27 @@ def test_a_network_that_gives_back_what_it_was_taught_scores_its_ceiling(run_dir
     native = [row for row in found if row["space"] == "native"]
     assert all(float(row["dice"]) < 1 for row in native if row["both_empty"] == "0.000000")
     assert {row["ceiling_lesion_f1"] for row in native} - {""}
+
+
+def test_small_parts_of_a_tumour_are_removed_on_the_grid_of_the_files_alone(run_dir, tmp_path, monkeypatch):
+    def specks(member, *_):
+        channels = np.zeros((16, 16, 16, 3), np.float32)
+        channels[2:7, 2:7, 2:7, 0] = channels[12, 12, 10:, 1] = channels[14, 2, 14, 2] = 1
+        return lambda case_id: nullcontext(Array(channels))
+
+    monkeypatch.setattr(segmentation, "_segmenter", specks)
+    monkeypatch.setattr(volumes, "_SLAB_BYTES", 1)  # plane by plane
+    case = f"{VALIDATION[0]}.nii.gz"
+    for name, option in (("all", []), ("large", ["--remove-below", "0.5"])):
+        assert predict.main([str(run_dir), "--output", str(tmp_path / name), *option]) == 0
+    every, affine = labels(tmp_path / "all/native" / case)
+    parts, count = ndimage.label(every, np.ones((3, 3, 3)))
+    least = 500 / abs(np.linalg.det(affine[:3, :3]))
+    large = np.bincount(parts.ravel()) >= least
+    assert 1 < np.count_nonzero(large) < count + 1  # with the background
+    np.testing.assert_array_equal(labels(tmp_path / "large/native" / case)[0], np.where(large[parts], every, 0))
+    cubes = [labels(tmp_path / name / "cube" / case)[0] for name in ("all", "large")]
+    np.testing.assert_array_equal(*cubes)
 
 
 def test_the_command_works_under_a_memory_limit_(run_dir):

@@ -15,7 +15,7 @@ from lms3d.tasks.brats import inputs, submission
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
 from lms3d.tasks.volumes import report
-from lms3d.tasks.volumes.inputs import Folder, Plan, load_all
+from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, load_all
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 from lms3d.tasks.volumes.report import Report
 
@@ -33,15 +33,15 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     return volumes.evaluate(request, folders, _plan)
 
 
-def _plan(request: EvaluateRequest, folders: Sequence[Folder]) -> Plan:
+def _plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools) -> Plan:
     return inputs.plan(
         folders, truth=request.truth, labels=request.labels, scoring=request.scoring,
-        prediction_labels=request.prediction_labels,
+        prediction_labels=request.prediction_labels, pools=pools,
     )  # fmt: skip
 
 
 def _submit(request: EvaluateRequest, directory: Path) -> Evaluation:
-    if len(request.predictions) != 1 or request.groups:
+    if len(request.predictions) != 1 or request.groups or request.pools:
         raise InputError("--submission: found several predictions; expected those of one run; name one")
     options = {
         "--labels": request.labels, "--scoring": request.scoring, "--prediction-labels": request.prediction_labels,

@@ -12,7 +12,7 @@ from lms3d.errors import InputError
 from lms3d.scoring import rules as challenge
 from lms3d.scoring.rules import Rules
 from lms3d.tasks.volumes import codings, inputs
-from lms3d.tasks.volumes.inputs import Folder, Plan, Truth
+from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, Truth
 from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 
@@ -24,6 +24,7 @@ def plan(
     labels: str | None = None,
     scoring: str | None = None,
     prediction_labels: str | None = None,
+    pools: Pools | None = None,
 ) -> Plan:
     """See `lms3d.tasks.volumes.inputs.plan`.
 
@@ -40,7 +41,7 @@ def plan(
         challenge.guessed(chosen, scoring, schema.name, compared.cases), _left_out(schema, chosen),
         *(_unmarked(one.label, coding, schema, chosen) for one, coding in zip(folders, known, strict=True)),
     ]  # fmt: skip
-    return inputs.plan(folders, compared, known, chosen, channel="flair", drawn=REGIONS, notes=notes)
+    return inputs.plan(folders, compared, known, chosen, channel="flair", drawn=REGIONS, notes=notes, pools=pools)
 
 
 def _truth(folders: Sequence[Folder], truth: str | None, labels: str | None) -> Truth:

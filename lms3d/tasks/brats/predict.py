@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lms3d.data.brats.definition import described
 from lms3d.data.brats.preprocess import Preprocessing
 from lms3d.data.brats.schema import CHANNELS
@@ -21,7 +19,6 @@ from lms3d.tasks.brats import coding, package
 from lms3d.tasks.brats.material import preprocessing
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import predict as volumes
-from lms3d.tasks.volumes.components import without_small
 
 
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
@@ -73,5 +70,5 @@ class BrainScans:
     def meaning(self, runs: Sequence[TrainedRun], targets: Targets) -> Mapping[str, Any]:
         return described(targets.schema)
 
-    def cleaned(self, labels: np.ndarray, targets: Targets, smallest_voxels: float) -> np.ndarray:
-        return without_small(labels, targets.schema.values_of("WT"), smallest_voxels)
+    def tissues(self, targets: Targets) -> Sequence[Sequence[int]]:
+        return [targets.schema.values_of("WT")]

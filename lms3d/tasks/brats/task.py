@@ -27,6 +27,11 @@ class BrainTumours(VolumeTask):
     options = BratsConfig
     shown = ("loss", "dice_WT")
 
+    def read_data(self, options: BratsConfig) -> None:
+        from lms3d.tasks.brats.material import targets
+
+        targets(options, None)
+
     def network(self, options: BratsConfig, material: VolumeMaterial | None) -> keras.Model:
         from lms3d import models
         from lms3d.tasks.brats.material import targets

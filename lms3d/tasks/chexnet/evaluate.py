@@ -33,12 +33,13 @@ def table_in(path: Path) -> Path | None:
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
     """Scores the one table in `request.predictions` against its own findings, or those of `request.truth`."""
+    refuse({"--group": request.groups, "--pool": request.pools}, "is for label maps; name one table of findings alone")
     table = next(table for path in request.predictions if (table := table_in(path)))
     if (count := len(request.predictions)) > 1:
         raise InputError(f"{table}: found {count} PREDICTIONS; chest X-rays are scored one at a time")
     options = {
         "--labels": request.labels, "--scoring": request.scoring, "--prediction-labels": request.prediction_labels,
-        "--group": request.groups, "--submission": request.submission, "--margin": request.margin, "--worst": request.worst,
+        "--submission": request.submission, "--margin": request.margin, "--worst": request.worst,
     }  # fmt: skip
     refuse(options, f"is for label maps, and {table} holds probabilities of findings")
     with claimed(request.output or table.parent / "evaluation", "--output") as output:

@@ -19,7 +19,7 @@ from lms3d.scoring.rules import GENERAL
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
 from lms3d.tasks.volumes import inputs, label_maps
-from lms3d.tasks.volumes.inputs import Folder, Plan, Truth
+from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, Truth
 from lms3d.tasks.volumes.label_maps import Predictions
 
 _DRAWN = 3  # regions in pictures of the worst cases
@@ -35,14 +35,21 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     return volumes.evaluate(request, volumes.folders_of(request), plan)
 
 
-def plan(request: EvaluateRequest, folders: Sequence[Folder]) -> Plan:
-    """A job for every case that all folders have predicted and that has a truth."""
+def plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools | None = None) -> Plan:
+    """A job for every case that all folders, or one folder of each pool, have predicted and that has a truth."""
     truth, described, note = _truth(folders, request.truth)
     schema = described.schema
     codings = [one.coding if isinstance(one, Predictions) else schema for one in folders]
     rules = replace(GENERAL, regions=tuple(schema.regions))
     return inputs.plan(
-        folders, truth, codings, rules, channel=described.channels[0], drawn=rules.regions[:_DRAWN], notes=[note]
+        folders,
+        truth,
+        codings,
+        rules,
+        channel=described.channels[0],
+        drawn=rules.regions[:_DRAWN],
+        notes=[note],
+        pools=pools,
     )
 
 

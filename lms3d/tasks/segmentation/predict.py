@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lms3d.data.phantoms import abdomens
 from lms3d.data.segmentation import layouts
 from lms3d.data.segmentation.description import Description
@@ -22,7 +20,6 @@ from lms3d.errors import InputError
 from lms3d.tasks.segmentation.facts import restored
 from lms3d.tasks.task import PredictRequest, TrainedRun, refuse
 from lms3d.tasks.volumes import predict as volumes
-from lms3d.tasks.volumes.components import without_small_of_each
 
 
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
@@ -70,8 +67,8 @@ class Organs:
     def meaning(self, runs: Sequence[TrainedRun], targets: Targets) -> Mapping[str, Any]:
         return _described(runs[0]).to_json()
 
-    def cleaned(self, labels: np.ndarray, targets: Targets, smallest_voxels: float) -> np.ndarray:
-        return without_small_of_each(labels, smallest_voxels)
+    def tissues(self, targets: Targets) -> Sequence[Sequence[int]]:
+        return [(value,) for value in targets.schema.values if value]
 
 
 def _learnt(described: Description) -> tuple[object, ...]:

@@ -30,6 +30,11 @@ class Segmentation(VolumeTask):
     options = SegmentationConfig
     shown = ("loss", "dice")
 
+    def read_data(self, options: SegmentationConfig) -> None:
+        from lms3d.tasks.segmentation.facts import facts
+
+        facts(options)
+
     def network(self, options: SegmentationConfig, material: VolumeMaterial | None) -> keras.Model:
         from lms3d import models
         from lms3d.tasks.segmentation.facts import facts

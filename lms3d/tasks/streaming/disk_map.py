@@ -39,7 +39,7 @@ class DiskMap:
         needed, free = int(np.prod(self._tiles)) * self._tile_bytes, shutil.disk_usage(folder).free
         if needed > free:
             raise StorageError(
-                f"{folder}: found {format_size(free)} free; expected {format_size(needed)} for the probabilities of a case; free "
+                f"{folder}: found {format_size(free)} free; expected {format_size(needed)} for the maps of a case; free "
                 "some space, or name a folder on another disk"
             )
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- `close` closes it
@@ -99,7 +99,7 @@ class DiskMap:
                 os.pwrite(self._file.fileno(), tile.tobytes()[written:], offset + written)
         except OSError as error:
             raise StorageError(
-                f"{self.folder}: cannot keep the probabilities of a case: {error.strerror}; free some space, or name a folder on "
+                f"{self.folder}: cannot keep the maps of a case: {error.strerror}; free some space, or name a folder on "
                 "another disk"
             ) from None
 

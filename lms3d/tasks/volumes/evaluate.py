@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +17,7 @@ from lms3d.scoring.tables import printable
 from lms3d.tasks.claimed_folder import claimed
 from lms3d.tasks.task import EvaluateRequest, Evaluation
 from lms3d.tasks.volumes import inputs, job, report
-from lms3d.tasks.volumes.inputs import Folder, Plan
+from lms3d.tasks.volumes.inputs import Folder, Plan, Pools
 from lms3d.tasks.volumes.report import Report
 
 _FEW = 12
@@ -26,21 +26,24 @@ _MARGIN, _WORST = 0.01, 6  # if the user names none
 
 
 def folders_of(request: EvaluateRequest) -> list[Folder]:
-    """All predictions of a request: those without a group, then those of each group."""
-    return inputs.load_all([*request.predictions, *(path for _, group in request.groups for path in group)])
+    """All predictions of a request: those without a group or a pool, then those of each group, then those of each pool."""
+    named = (path for _, paths in (*request.groups, *request.pools) for path in paths)
+    return inputs.load_all([*request.predictions, *named])
 
 
 def evaluate(
-    request: EvaluateRequest, folders: Sequence[Folder], plan_of: Callable[[EvaluateRequest, Sequence[Folder]], Plan]
-) -> Evaluation:
+    request: EvaluateRequest, folders: Sequence[Folder],
+    plan_of: Callable[[EvaluateRequest, Sequence[Folder], Pools], Plan],
+) -> Evaluation:  # fmt: skip
     """Scores the cases that all folders have; writes all files, and removes those that an earlier call has left there."""
     with claimed(request.output or _output_of(folders), "--output") as output:
-        plan = plan_of(request, folders)
+        groups, pools = _named(request, folders)
+        plan = plan_of(request, folders, pools)
         with progress() as bar:
             found = score(plan, progress=bar)
         note = described(plan.rules, chosen=request.scoring is not None)
         made = Report(
-            found=found, groups=_groups(request, folders), rules=plan.rules.name,
+            found=found, groups=groups, rules=plan.rules.name,
             margin=_MARGIN if request.margin is None else request.margin,
             note=" ".join([note, *(f"{note}." for note in plan.notes)]),
         )  # fmt: skip
@@ -49,16 +52,25 @@ def evaluate(
         return Evaluation(table=scores.to_markdown(made.summary, made.note), written=written)
 
 
-def _groups(request: EvaluateRequest, folders: Sequence[Folder]) -> dict[str, list[str]]:
-    """Name of a group -> labels of its predictions, which follow those of predictions without a group."""
+def _named(request: EvaluateRequest, folders: Sequence[Folder]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """(groups, pools): name -> labels of its predictions, which follow those of predictions without a name."""
     labels = iter([one.label for one in folders[len(request.predictions) :]])
     alone = {one.label for one in folders[: len(request.predictions)]}
-    groups: dict[str, list[str]] = {}
-    for name, paths in ((printable(name), paths) for name, paths in request.groups):
-        if name in groups or name in alone:
-            raise InputError(f"--group {name}: found the name twice; expected one for each group; choose another")
-        groups[name] = [next(labels) for _ in paths]
-    return groups
+    groups = _by_name("group", request.groups, labels, alone)
+    grouped = (label for members in groups.values() for label in members)
+    return groups, _by_name("pool", request.pools, labels, {*alone, *groups, *grouped})
+
+
+def _by_name(
+    option: str, given: Iterable[tuple[str, Sequence[Path]]], labels: Iterator[str], taken: Set[str]
+) -> dict[str, list[str]]:
+    """Name -> the next of the labels, as many as it has folders. InputError for a name that is taken."""
+    found: dict[str, list[str]] = {}
+    for name, paths in ((printable(name), paths) for name, paths in given):
+        if name in found or name in taken:
+            raise InputError(f"--{option} {name}: found the name twice; expected one for each {option}; choose another")
+        found[name] = [next(labels) for _ in paths]
+    return found
 
 
 def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lms3d.data import pseudonyms
+from lms3d.data import pseudonyms, split
 from lms3d.data.volumes.case import Case
 from lms3d.data.volumes.geometry import Geometry, Shape
 from lms3d.data.volumes.labels import LabelSchema
@@ -22,6 +22,9 @@ from lms3d.tasks.volumes.material import shortened
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 
 Folder = Predictions | PlainFolder
+
+Pools = Mapping[str, Sequence[str]]
+"""Name of a pool -> the labels of its folders: the folds of a cross-validation, which are scored as one prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,31 +81,35 @@ def _load(path: Path) -> Folder:
 
 def plan(
     folders: Sequence[Folder], truth: Truth, codings: Sequence[LabelSchema], rules: Rules, *, channel: str, drawn: Sequence[str],
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), pools: Pools | None = None,
 ) -> Plan:  # fmt: skip
-    """A job for every case that all `folders` have predicted and that has a truth.
+    """A job for every case that all `folders` have predicted, or one folder of each pool, and that has a truth.
 
     codings: the schema of each folder's label maps. channel, drawn, notes: see `Plan`. Cube space is the finest grid of `folders`,
     if all grids cover the same part of the volume (all cubes do; boxes do if they are equal); predictions on a coarser grid are
     resized to it, nearest neighbour. Otherwise there is native space alone.
     """
     found = [cases_of(one, truth.cases) for one in folders]
-    scored = _scored(folders, found, truth.cases, truth.root, rules)
+    pools = pools or {}
+    units = _units(list(map(_Part, folders, found, codings)), pools)
+    scored = _scored(folders, {name: _cases_in(parts) for name, parts in units.items()}, truth.cases, truth.root, rules)
     grid = _common_grid(folders)
-    parts = list(zip(folders, found, codings, strict=True))
-    first = next((one for one in folders if isinstance(one, Predictions)), None)
+    ours = [one for one in folders if isinstance(one, Predictions)]
     jobs = []
     for case in scored:
-        sources = tuple(_source(*part, case, grid) for part in parts)
-        geometry = Geometry.from_json(first.cases[case]) if first is not None and case in first.cases else None
+        sources = tuple(
+            _source(name, _part_with(case, parts), case, grid, name in pools) for name, parts in units.items()
+        )
+        geometry = next((Geometry.from_json(one.cases[case]) for one in ours if case in one.cases), None)
         jobs.append(Job(
             case=truth.cases[case], schema=truth.schema, rules=rules, sources=sources, geometry=geometry, grid=grid,
         ))  # fmt: skip
-    notes = [note for note in notes if note]
+    of_pools = (note for name in pools for note in (_pooled(name, units[name]), *map(_trained, units[name])))
+    notes = [note for note in (*notes, *of_pools) if note]
     for note in notes:
         say(f"note: {note}")
     return Plan(
-        rules=rules, schema=truth.schema, jobs=tuple(jobs), labels=tuple(one.label for one in folders),
+        rules=rules, schema=truth.schema, jobs=tuple(jobs), labels=tuple(units),
         channel=channel, drawn=tuple(drawn), notes=tuple(notes),
     )  # fmt: skip
 
@@ -129,15 +136,73 @@ def cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:
     return {case: folder.native(case) for case in folder.cases}
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A folder of predictions."""
+
+    folder: Folder
+    files: Mapping[str, Path]
+    """Case -> its label map on the grid of the files."""
+    coding: LabelSchema
+
+
+def _units(parts: Sequence[_Part], pools: Pools) -> dict[str, list[_Part]]:
+    """Label in the tables -> its folders: one, or the folds of a pool. InputError if folds have a case in common."""
+    pool_of = {label: name for name, labels in pools.items() for label in labels}
+    units: dict[str, list[_Part]] = {}
+    for part in parts:
+        label = part.folder.label
+        unit = units.setdefault(pool_of.get(label, label), [])
+        for other in unit:
+            if both := sorted(set(part.files) & set(other.files)):
+                raise InputError(
+                    f"--pool {pool_of[label]}: found {counted(len(both), 'case')} in {other.folder.label} and in {label}, such as "
+                    f"{shown(both[0])}; expected each case in one fold; leave a folder out, or name them without --pool to compare "
+                    "them"
+                )
+        unit.append(part)
+    return units
+
+
+def _cases_in(parts: Sequence[_Part]) -> set[str]:
+    return set[str]().union(*(part.files for part in parts))
+
+
+def _part_with(case: str, parts: Sequence[_Part]) -> _Part:
+    """The part that has predicted a case; the first one if none has."""
+    return next((part for part in parts if case in part.files), parts[0])
+
+
+def _pooled(name: str, parts: Sequence[_Part]) -> str:
+    """A note on the models of a pool."""
+    folds = counted(len(parts), "fold")
+    return f"{name} pools {folds}, each with a model of its own: a case has the score of its fold's model (fold in scores.csv)"
+
+
+def _trained(part: _Part) -> str:
+    """A note on cases that have trained the network of their own fold; "" if none is known to have."""
+    path = None if isinstance(part.folder, PlainFolder) else Path(part.folder.run) / "split.json"
+    if path is None or not path.is_file():
+        return ""
+    known = split.load(path)
+    seen = split.seen(part.files, known.training, {}, names=known.trained)
+    if not seen:
+        return ""
+    return (
+        f"{len(seen)} of {counted(len(part.files), 'case')} of {part.folder.label}, or other scans of their patients, have trained "
+        f"its network, such as {shown(seen[0])}: these are no scores of a cross-validation"
+    )
+
+
 def _scored(
-    folders: Sequence[Folder], found: Sequence[Mapping[str, Path]], cases: Mapping[str, Case], root: str, rules: Rules
+    folders: Sequence[Folder], found: Mapping[str, set[str]], cases: Mapping[str, Case], root: str, rules: Rules
 ) -> list[str]:
-    """The cases to score, sorted. Messages say which cases are left out or missing."""
-    shared = set.intersection(*(set(one) for one in found))
+    """The cases to score, sorted. Messages say which cases are left out or missing. found: label in the tables -> its cases."""
+    shared = set.intersection(*found.values())
     if not shared:
         raise InputError(
-            f"PREDICTIONS: found no case that is in all of {', '.join(one.label for one in folders)}; expected the "
-            "same cases in each; predict with the same --data and split"
+            f"PREDICTIONS: found no case that is in all of {', '.join(found)}; expected the same cases in each; predict with the "
+            "same --data and split, or score the folds of a cross-validation as one with --pool NAME=RUN,RUN"
         )
     plain = all(isinstance(one, PlainFolder) for one in folders)
     if plain and rules.missing_case == "penalised":
@@ -151,7 +216,7 @@ def _scored(
         )
     if plain:
         _tell_missing(cases, shared, "left out")
-    if left_out := set.union(*(set(one) for one in found)) - set(scored):
+    if left_out := set.union(*found.values()) - set(scored):
         number = counted(len(left_out), "predicted case is", "predicted cases are")
         say(f"note: {number} left out, for want of a truth or of a file in every folder: {shortened(left_out)}")
     if unusable := {case for one in folders if isinstance(one, Predictions) for case in one.left_out} - set(scored):
@@ -176,10 +241,13 @@ def _common_grid(folders: Sequence[Folder]) -> Shape | None:
     return max((one.shape for one in ours if one.shape is not None), key=math.prod, default=None)
 
 
-def _source(folder: Folder, found: Mapping[str, Path], coding: LabelSchema, case: str, grid: Shape | None) -> Source:
+def _source(label: str, part: _Part, case: str, grid: Shape | None, pooled: bool) -> Source:
+    """A case of a part. label: that of the tables. pooled: whether the part is a fold of a pool."""
+    folder, native = part.folder, part.files.get(case)
+    fold = folder.label if pooled and native is not None else ""
     if isinstance(folder, PlainFolder):
-        return Source(label=folder.label, coding=coding, native=found.get(case))
+        return Source(label=label, fold=fold, coding=part.coding, native=native)
     return Source(
-        label=folder.label, coding=coding, native=found[case], cube=folder.cube(case) if grid else None,
+        label=label, fold=fold, coding=part.coding, native=native, cube=folder.cube(case) if grid else None,
         geometry=Geometry.from_json(folder.cases[case]), shape=folder.shape, targets=folder.targets,
     )  # fmt: skip

@@ -35,6 +35,8 @@ class Source:
     """The prediction of a case by one of the PREDICTIONS."""
 
     label: str
+    fold: str = ""
+    """The label of the folder, if it is one of a pool."""
     coding: LabelSchema
     """The meaning of its label values."""
     native: Path | None
@@ -92,8 +94,9 @@ class _Truth:
             return
         for space, found in self._found(source):
             ceiling = self.ceiling(source, space) if self._has_ceiling(source) else {}
+            fold = {"fold": source.fold} if source.fold else {}
             for row in self._rows(source, space, found, source.coding):
-                yield row | ceiling.get(row["region"], {})
+                yield row | fold | ceiling.get(row["region"], {})
 
     def _rows(self, source: Source, space: str, labels: np.ndarray, coding: LabelSchema) -> list[Row]:
         """The rows of a label map in `space`."""

@@ -31,8 +31,9 @@ from lms3d.data.volumes.targets import Targets
 from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.tasks.streaming import entropy, nifti
+from lms3d.tasks.streaming.components import without_small
 from lms3d.tasks.streaming.segment import probabilities
-from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume, whole
+from lms3d.tasks.streaming.volumes import Cropped, Mean, Placed, Resized, Volume
 from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.tasks.volumes import dicom_seg, label_maps
 from lms3d.tasks.volumes.label_maps import INDEX, Predictions
@@ -63,8 +64,8 @@ class Reader(Protocol):
     def meaning(self, runs: Sequence[TrainedRun], targets: Targets) -> Mapping[str, Any]:
         """The labels of the maps as predictions.json describes them."""
 
-    def cleaned(self, labels: np.ndarray, targets: Targets, smallest_voxels: float) -> np.ndarray:
-        """The label map (X, Y, Z) without components below a number of voxels, as --remove-below-ml asks."""
+    def tissues(self, targets: Targets) -> Sequence[Sequence[int]]:
+        """The label values of the whole tumour, or of each organ, whose small parts --remove-below removes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,13 +265,13 @@ def _write_case(
     native = Mean([
         _on_grid_of_files(one, member.volumes.geometry(case_id)) for one, member in zip(found, members, strict=True)
     ])  # fmt: skip
+    header = label_maps.header_like(image, native.shape)
     if request.remove_below_ml:
         voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
-        labels = whole(native, learnt.from_channels)
-        labels = reader.cleaned(labels, learnt, request.remove_below_ml / voxel_ml)
-        label_maps.write_like(labels, image, target.native(case_id))
+        kept = partial(without_small, tissues=reader.tissues(learnt), least_voxels=request.remove_below_ml / voxel_ml)
+        with kept(native, learnt.from_channels, scratch=target.directory) as labels:
+            nifti.write(labels, target.native(case_id), header, lambda planes: planes[..., 0])
     else:
-        header = label_maps.header_like(image, native.shape)
         nifti.write(native, target.native(case_id), header, learnt.from_channels)
     if request.uncertainty:
         header = label_maps.header_like(image, native.shape, kind=np.float32)

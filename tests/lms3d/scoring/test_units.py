@@ -132,6 +132,34 @@ def test_a_dilation_by_lengths_is_that_by_steps(reach):
     assert np.array_equal(components.dilated(mask, reach, (1.0, 1.0, 1.0 + 1e-12)), expected)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("share", [0, 0.02, 0.7, 1])
+def test_the_outermost_voxels_are_those_that_an_erosion_takes(share, order):
+    mask = np.array(np.random.default_rng(0).random((9, 8, 7)) < share, order=order)
+    expected = np.argwhere(mask & ~ndimage.binary_erosion(mask))
+    padded = np.pad(mask, 1)
+    found = np.stack(np.unravel_index(components.outermost(padded), padded.shape), axis=-1) - 1
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_components_touch_if_a_dilation_of_one_meets_the_other(order):
+    random, element = np.random.default_rng(1), ndimage.generate_binary_structure(3, 2)
+    for _ in range(5):
+        labels, other = (
+            np.array(random.integers(1, 9, (7, 8, 9)) * (random.random((7, 8, 9)) < 0.05), np.int32, order=order)
+            for _ in range(2)
+        )
+        expected = [
+            (one, two)
+            for one in np.unique(labels[labels > 0]).tolist()
+            for two in np.unique(other[ndimage.binary_dilation(labels == one, element)]).tolist()
+            if two
+        ]
+        assert components.touching(labels, other) == expected
+        assert components.touching(labels, np.zeros_like(other)) == []
+
+
 def test_a_dilation_in_mm_reaches_as_far_along_each_axis():
     mask = block(((14, 15), (14, 15), (14, 15)))
     grown = components.dilated(mask, 5, (1.0, 2.0, 5.0))

@@ -122,7 +122,7 @@ def test_a_disk_that_fails_halfway_leaves_the_file_that_was_there(tmp_path, numb
 
 
 def test_a_full_disk_is_told_of_before_and_while_it_fills(tmp_path, monkeypatch):
-    with pytest.raises(StorageError, match=r"free; expected .* TiB for the probabilities of a case"):
+    with pytest.raises(StorageError, match=r"free; expected .* TiB for the maps of a case"):
         DiskMap(tmp_path, (30_000, 30_000, 3_000), 4)
     with DiskMap(tmp_path, (16, 16, 16), 1) as found:
 
@@ -130,7 +130,7 @@ def test_a_full_disk_is_told_of_before_and_while_it_fills(tmp_path, monkeypatch)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(disk_map.os, "pwrite", full)
-        with pytest.raises(StorageError, match="cannot keep the probabilities of a case: No space left on device"):
+        with pytest.raises(StorageError, match="cannot keep the maps of a case: No space left on device"):
             found.write((0, 0, 0), np.ones((16, 16, 16, 1), np.float32))
     assert list(tmp_path.iterdir()) == []
 
