@@ -32,17 +32,18 @@ class Folded:
     def __init__(self, ops: Sequence[tf.Operation]) -> None:
         self._alive = {op.name for op in ops}
         self._returned = {t.name for t in ops[0].graph.outputs} if ops else set()
-        self._digests = dict[str, bytes]()
-        following = _following(ops)
-        again = self._run_again(following)
-        self._ops = {name: op for name, op in following.items() if name not in again}
+        self._following = _following(ops)
+        again = self._run_again(self._following)
+        self._ops = {name: op for name, op in self._following.items() if name not in again}
         self.names = frozenset(self._ops)
 
     @cached_property
     def bytes(self) -> int:
         """The bytes of the constants (CONST-1, CONST-4)."""
-        lasting = (t for op in self._ops.values() for t in op.outputs if self._is_read(t, self._ops))
-        return sum({(self._digest(t.op), t.value_index): size(t) or 0 for t in lasting}.values())
+        lasting, digests = list[tf.Tensor](), _digests(self._following.values())
+        for op in self._ops.values():
+            lasting += [t for t in op.outputs if self._is_read(t, self._ops)]
+        return sum({(digests[t.op.name], t.value_index): size(t) or 0 for t in lasting}.values())
 
     def _run_again(self, following: dict[str, tf.Operation]) -> set[str]:
         """CONST-3: the ops that follow from constants, and run all the same."""
@@ -64,23 +65,9 @@ class Folded:
         readers = (reader.name for reader in tensor.consumers())
         return tensor.name in self._returned or any(name in self._alive and name not in among for name in readers)
 
-    def _digest(self, op: tf.Operation) -> bytes:
-        """A hash that is equal for ops with equal results that wait for the same ops."""
-        if op.name not in self._digests:
-            parts = [op.type, *sorted(control.name for control in op.control_inputs)]
-            for key, value in sorted(op.node_def.attr.items()):
-                parts += [] if key.startswith("_") else [key, value.SerializeToString(deterministic=True)]
-            for tensor in op.inputs:
-                parts += [self._digest(tensor.op), tensor.value_index]
-            hashed = hashlib.sha256()
-            for part in parts:
-                hashed.update(part if isinstance(part, bytes) else repr(part).encode())
-            self._digests[op.name] = hashed.digest()
-        return self._digests[op.name]
-
 
 def _following(ops: Iterable[tf.Operation]) -> dict[str, tf.Operation]:
-    """Name -> op: those that follow from constants alone."""
+    """Name -> op: those that follow from constants alone, each after those that it reads."""
     found = dict[str, tf.Operation]()
     left = [op for op in ops if op.type == "Const"]
     while left:
@@ -95,6 +82,20 @@ def _may_follow(op: tf.Operation) -> bool:
     """Whether an op becomes a constant if its inputs do."""
     alone = op.type not in RESIDENT_TYPES | CALLING_TYPES and not reading.is_stateful(op) and not reading.in_loop(op)
     return alone and "Random" not in op.type and all(size(t) is not None for t in op.outputs)
+
+
+def _digests(ops: Iterable[tf.Operation]) -> dict[str, bytes]:
+    """Name -> a hash that is equal for ops with equal results that wait for the same ops. ops: each after those that it reads."""
+    found = dict[str, bytes]()
+    for op in ops:
+        hashed = hashlib.sha256(repr((op.type, sorted(control.name for control in op.control_inputs))).encode())
+        for key, value in sorted(op.node_def.attr.items()):
+            if not key.startswith("_"):
+                hashed.update(key.encode() + value.SerializeToString(deterministic=True))
+        for tensor in op.inputs:
+            hashed.update(found[tensor.op.name] + str(tensor.value_index).encode())
+        found[op.name] = hashed.digest()
+    return found
 
 
 def bytes_within(ops: Iterable[tf.Operation]) -> int:
