@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,10 +49,20 @@ def capture(
     returned = frozenset(t.name for t in graph.outputs)
     if batches is None:
         batches = [size(t) or 0 for t in graph.inputs[: len(graph.inputs) - len(function.captured_inputs)]]
-    here = {op.name for op in ops if op.on_device}
-    inside = constants.bytes_within(op for op in graph.get_operations() if op.name in here)
-    resident = reading.captured_bytes(function) + inside + extra_bytes + sum(batches)
-    return StepGraph(ops, returned, resident, tuple(batches))
+    here = [graph.get_operation_by_name(op.name) for op in ops if op.on_device]
+    folded = constants.Folded(here)
+    resident = reading.captured_bytes(function) + folded.bytes + constants.bytes_within(here)
+    resident += extra_bytes + sum(batches)
+    return StepGraph(_with_constants(ops, folded), returned, resident, tuple(batches))
+
+
+def _with_constants(ops: Iterable[Op], folded: constants.Folded) -> tuple[Op, ...]:
+    """The ops as they run: those that TensorFlow replaces by constants are constants (CONST-1)."""
+    return tuple(_constant(op) if op.name in folded.names else op for op in ops)
+
+
+def _constant(op: Op) -> Op:
+    return replace(op, type="Const", view=False, workspace_bytes=0, hidden_bytes=0, flops=0, signature="")
 
 
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
@@ -290,13 +300,9 @@ def held_bytes(graph: tf.Graph, compute_device: str = "CPU:0", lasting: Sequence
     lasting: tensors that it keeps to its end; by default its results.
     """
     kept = graph.outputs if lasting is None else lasting
-    made_once = constants.folded(graph)
-    ops = (_without_results(op) if op.name in made_once else op for op in _ops(graph, compute_device))
-    return peak_bytes(StepGraph(tuple(ops), frozenset(t.name for t in kept)))
-
-
-def _without_results(op: Op) -> Op:
-    return replace(op, outputs=tuple(replace(t, bytes=0) for t in op.outputs))
+    ops = _ops(graph, compute_device)
+    folded = constants.Folded([graph.get_operation_by_name(op.name) for op in ops])
+    return peak_bytes(StepGraph(_with_constants(ops, folded), frozenset(t.name for t in kept)))
 
 
 def _op(op: tf.Operation, compute_device: str, group: str = "") -> Op:
