@@ -125,9 +125,8 @@ def test_a_network_that_gives_back_what_it_was_taught_scores_its_ceiling(run_dir
     assert {row["ceiling_lesion_f1"] for row in native} - {""}
 
 
-def test_the_command_works_under_a_memory_limit_(run_dir):
-    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--memory-limit", "400MiB"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_the_command_works_under_a_memory_limit_(run_dir, commands):
+    done = commands.run(["-m", "lms3d.predict", run_dir, "--memory-limit", "400MiB"])
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 cases segmented" in done.stdout
 
