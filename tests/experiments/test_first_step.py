@@ -1,6 +1,7 @@
 """The benchmark of the first step: who takes turns with whom, what counts, and one real run at toy size."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -64,6 +65,9 @@ def test_a_limit_that_is_too_small_is_one_line(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_real_processes(monkeypatch, capsys):
     monkeypatch.setattr(first_step, "UNCOUNTED", 0)
+    monkeypatch.setattr(
+        first_step, "Part", partial(Part, filters=(4, 8))
+    )  # the other levels are traced in the same way
     monkeypatch.setenv(GIVEN, str(compiled()))  # it would else be compiled in the cache that the processes get
     assert (
         first_step.main(["--model", "unet3d", "--resolution", "16", "--memory-limit", "400MiB", "--repeats", "1"]) == 0
