@@ -3,13 +3,15 @@ are slow, and that they come first; and the user's caches are left alone; and a 
 
 import contextlib
 import gc
-import multiprocessing
+import itertools
 import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ SLOW = {
     "lms3d/engine/test_models.py": 90,
     "lms3d/engine/test_any_model.py": 80,
     "integration/test_train_chexnet.py": 25,
-    "experiments/test_scaling_ranks.py": 90,
+    "experiments/test_scaling_ranks.py": 60,
     "lms3d/engine/planners/test_every_limit.py": 60,
     "data/phantoms/test_brains.py::test_the_same_seed": 50,
     "lms3d/ranks/test_ranks.py": 30,
@@ -70,7 +72,7 @@ SLOW = {
     "deploy/test_horovod_build.py::test_the_wheel_of_this_machine": 6,
     "lms3d/keras_step/test_keras_own_tests.py": 100,
     "lms3d/keras_step/test_any_keras.py": 45,
-    "lms3d/keras_step/test_closing_the_loop.py": 30,
+    "lms3d/keras_step/test_closing_the_loop.py": 90,
     "lms3d/keras_step/test_callback.py": 30,
     "lms3d/keras_step/test_slabs.py": 40,
     "integration/test_train_slabs.py": 60,
@@ -80,7 +82,7 @@ SLOW = {
     "lms3d/engine/tiers/test_stream.py": 20,
     "lms3d/engine/tiers/test_stream_check.py": 8,
     "lms3d/engine/tiers/test_stream_mutations.py": 60,
-    "lms3d/engine/tiers/test_stream_networks.py": 60,
+    "lms3d/engine/tiers/test_stream_networks.py": 80,
     "lms3d/engine/tiers/test_tiers.py::test_a_killed_process": 8,
     "lms3d/engine/passes/test_joins.py::test_no_edge": 40,
     "lms3d/engine/passes/test_joins.py::test_the_passes": 12,
@@ -110,19 +112,42 @@ SLOW = {
     "stress/test_steps.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
     "integration/test_train_arms.py": 60,
-    "integration/test_guides.py": 90,
+    "integration/test_guides.py": 200,
+    "integration/test_tutorial.py": 45,
+    "integration/test_any_organ.py": 35,
     "integration/test_train_elastic.py": 50,
     "experiments/test_decisive_comparison.py::test_with_real_commands": 60,
     "experiments/test_decisive_comparison.py::test_two_real_ranks": 25,
     "experiments/test_floors.py": 30,
     "lms3d/keras_step/test_precision.py": 110,
-    "lms3d/engine/slabs/test_precision.py::test_isensee2017": 100,
+    "lms3d/engine/slabs/test_precision.py::test_isensee2017": 25,
     "lms3d/engine/slabs/test_networks.py::test_a_densenet": 15,
-    "lms3d/engine/slabs/test_rules.py::test_a_rule_equals_its_op_for_many": 60,
     "test_fork_server.py": 20,
 }
 """What takes more than three seconds, in seconds on one of two busy cores, about: folders, files and single tests, as the begin of
 their names within tests/. The marker `slow` says it of others."""
+
+LONG = {
+    "lms3d/engine/slabs/test_rules.py": 100,
+    "lms3d/engine/slabs/test_networks.py": 40,
+    "lms3d/engine/planners/test_planner.py": 40,
+    "lms3d/test_evaluate_plain.py": 40,
+    "lms3d/test_plan_machine.py": 40,
+    "lms3d/training/test_arms.py": 40,
+    "lms3d/scoring/test_scripts.py": 30,
+    "lms3d/engine/tiers/test_truncated_files.py": 30,
+    "models/test_instance_norm.py": 30,
+    "experiments/test_compiled_steps.py": 30,
+    "lms3d/test_anonymous.py": 20,
+    "lms3d/engine/test_plan_cache.py": 20,
+    "lms3d/engine/passes/test_compiling.py": 20,
+    "lms3d/tasks/test_chexnet.py": 20,
+    "lms3d/keras_step/test_estimate.py": 15,
+    "lms3d/engine/planners/test_effort.py": 15,
+    "lms3d/engine/planners/test_ladder.py": 15,
+    "models/test_fused.py": 15,
+}
+"""Files that are long as a whole, in seconds on top of their tests in SLOW: they begin early, though no test in them is slow."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,10 +174,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def file_seconds(test: str) -> int:
-    """What the slow tests of this test's file take together; of a file that is not named, what its folder says."""
+    """What this test's file takes, or its slow tests together; of a file that is not named, what its folder says."""
     file = test.removeprefix("tests/").split("::")[0]
     known = [seconds for name, seconds in SLOW.items() if name.split("::")[0] == file]
-    return sum(known) or sum(seconds for name, seconds in SLOW.items() if file.startswith(name))
+    return LONG.get(file, 0) + sum(known) or sum(seconds for name, seconds in SLOW.items() if file.startswith(name))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Lists the files that took longest, as many as `--durations` lists tests: SLOW and LONG follow them."""
+    number, seconds = terminalreporter.config.option.durations, Counter[str]()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid.split("::")[0]] += report.duration
+    if number:
+        terminalreporter.section(f"slowest {number} files, of {sum(seconds.values()):.0f}s together")
+        for file, taken in seconds.most_common(number):
+            terminalreporter.write_line(f"{taken:.2f}s {file}")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,14 +243,30 @@ def commands() -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="module")
-def in_fresh_process() -> Iterator[Callable[..., Any]]:
+def in_fresh_process(commands: Commands) -> Iterator[Callable[..., Any]]:
     """Calls a function of a module in a process that nothing else ran in: `in_fresh_process(function, *arguments)`.
 
     TensorFlow's CPU allocator counts whole chunks, and takes a chunk of up to twice the size rather than split it: what a
     step takes at its peak depends on the holes that earlier tests left. One process serves a whole module of tests.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        yield lambda function, *arguments, **named: process.submit(function, *arguments, **named).result(timeout=500)
+    with contextlib.ExitStack() as stack:
+
+        @cache  # begun by the first call, when the variables of its test are set
+        def connection() -> Connection:
+            with Listener() as listener:
+                stack.callback(commands.start(["-m", "tests.calls", listener.address]).end, 60)
+                return stack.enter_context(listener.accept())
+
+        def call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            connection().send((function, arguments, named))
+            if not connection().poll(500):
+                raise TimeoutError(f"{function.__name__} takes more than 500 s")
+            worked, answer = connection().recv()
+            if not worked:
+                raise answer
+            return answer
+
+        yield call
 
 
 @pytest.fixture

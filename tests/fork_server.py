@@ -1,4 +1,4 @@
-"""Runs commands as `python -m` does, each in a fork of a process that has imported TensorFlow, Keras and lms3d already.
+"""Runs what `python -m` and `python -c` run, each in a fork of a process that has imported TensorFlow, Keras and lms3d already.
 
     test ── words, variables, streams ──> server ── fork ──> keeper ── fork ──> command
       ^──────────────── process id, then exit code ────────────┘
@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ class Commands:
 
     def _forks(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a fork would be as good as a start."""
-        if words[0] != "-m" or words[1].split(".")[0] not in PACKAGES:
+        if words[0] != "-c" and (words[0] != "-m" or words[1].split(".")[0] not in PACKAGES):
             return False
         if self._server is None:
             self._begin()
@@ -275,20 +276,24 @@ def _keep(command: int, tells: int, streams: Sequence[int]) -> None:
 
 
 def _run(job: dict[str, Any], streams: Sequence[int], paths: Sequence[str]) -> None:
-    """What `python -m` does with its words; the rest is as in a process that has just started."""
+    """What `python` does with its words; the rest is as in a process that has just started."""
     import numpy as np
 
     take(streams, job["environment"])
     os.chdir(job["cwd"])
     os.umask(job["umask"])
+    kind, program, *arguments = job["words"]
     named = os.environ.get("PYTHONPATH")
-    sys.path[:] = [job["cwd"], *(named.split(":") if named else []), *paths]
+    sys.path[:] = ["" if kind == "-c" else job["cwd"], *(named.split(":") if named else []), *paths]
     tempfile.tempdir = None
     np.random.seed()
-    _, module, *arguments = job["words"]
-    sys.argv, sys.orig_argv = [module, *arguments], [sys.executable, *job["words"]]
-    sys.modules.pop(module, None)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.argv, sys.orig_argv = [kind if kind == "-c" else program, *arguments], [sys.executable, *job["words"]]
+    if kind == "-c":
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(program, vars(main))
+    else:
+        sys.modules.pop(program, None)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

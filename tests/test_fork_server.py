@@ -44,6 +44,18 @@ def test_it_finds_what_a_fresh_process_finds(commands, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_code_among_its_words_runs_as_in_a_fresh_process(commands, tmp_path):
+    code = "import sys; print(sys.argv, sys.orig_argv[1:], sys.path, __name__, sys.modules[__name__].__dict__ is globals())"
+    asked, environment = ["-c", code, "more"], {**os.environ, **fork_server.ONE_WORKER, "PYTHONPATH": str(ROOT)}
+    done = commands.run(asked, cwd=tmp_path, env=environment)
+    fresh = subprocess.run([sys.executable, *asked], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, fresh.stdout, "")
+    imported = "import sys; sys.exit('tensorflow' in sys.modules)"
+    assert commands.run(["-c", imported]).returncode == FORKED
+    done = commands.run(["-c", "1 / 0"])
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "ZeroDivisionError: division by zero")
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o027])
 def test_its_umask_is_that_of_the_test_not_that_of_the_one_the_server_began_in(commands, umask):
     before = os.umask(umask)

@@ -1,4 +1,5 @@
-"""`experiments.scaling` with real ranks: all-reduces and training on one rank and on two, on a coarse phantom at 16^3."""
+"""`experiments.scaling` with real ranks: all-reduces and training on one rank and on two, on a coarse phantom at 16^3, of a
+small network (`tests.small`)."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ import os
 
 from lms3d.data.phantoms import brains
 from lms3d.experiments import scaling
-from lms3d.experiments.scalability import probe
+from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.scalability import probe, runs
 
 
-def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys):
+def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runs, "of_module", lambda name: [*of_module("tests.small"), name])
     data = brains.write(tmp_path / "phantom", cases=5, spacing_mm=8, workers=1)  # 4 train
     words = ["--ranks", "1", "2", "--epochs", "2", "--resolution", "16", "--data", str(data), "--cores-per-rank", "1"]
     out = tmp_path / "out"

@@ -8,8 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nibabel
@@ -131,14 +129,12 @@ dataset = tf.data.Dataset.from_tensors(batch).repeat(3)
 
 
 @pytest.mark.parametrize("guide", ["README.md", "docs/lms.md", "docs/from_tflms.md"])
-def test_every_python_example_runs(guide, tmp_path):
+def test_every_python_example_runs(guide, tmp_path, commands):
     """As they stand; the model and the data that they take for granted come between the limit and the rest."""
     examples = re.findall(r"^```python\n(.*?)^```", (ROOT / guide).read_text(), re.DOTALL | re.MULTILINE)
     lines = "".join(examples).splitlines()
     limit = next(line for line in lines if "limit_memory" in line)
     script = PRELUDE.format(limit=limit) + "\n".join(line for line in lines if line != limit)
     environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = commands.run(["-c", script], cwd=tmp_path, env=environment)
     assert done.returncode == 0, f"{script}\n{done.stderr}"

@@ -24,14 +24,16 @@ from tests.lms3d.ranks import launchers
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Path(sys.executable).with_name("horovodrun")
 TRAIN = ["tests.small", "lms3d.train"]
+REAL = ["lms3d.train"]
+"""What is refused is refused before networks are made: the real ones cost nothing, and TensorFlow need not start for small ones."""
 METRICS = {"brats": "dice_WT", "chexnet": "auroc"}
 SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-groupby", 0, "--sync-mode", 0]
 
 pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
 
 
-def command(*arguments) -> list[str]:
-    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", *TRAIN, *map(str, arguments)]
+def command(*arguments, program=TRAIN) -> list[str]:
+    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", *program, *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +47,9 @@ def start(environment):
     """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end."""
     jobs: list[subprocess.Popen] = []
 
-    def begin(*arguments) -> subprocess.Popen:
+    def begin(*arguments, **program) -> subprocess.Popen:
         job = subprocess.Popen(
-            command(*arguments),
+            command(*arguments, **program),
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -71,8 +73,8 @@ def start(environment):
 def train(start):
     """Runs a job to its end: exit code and output."""
 
-    def run(*arguments) -> tuple[int, str]:
-        job = start(*arguments)
+    def run(*arguments, **program) -> tuple[int, str]:
+        job = start(*arguments, **program)
         output, _ = job.communicate(timeout=300)
         return job.returncode, output
 
@@ -213,7 +215,7 @@ def test_the_command_of_the_mpijob_under_mpirun_gives_the_same_bits(straight, op
 def test_another_run_is_not_overwritten_and_one_rank_says_so(train, tmp_path):
     (tmp_path / "run/last").mkdir(parents=True)
     (tmp_path / "run/last/checkpoint.npz").touch()
-    code, output = train("--output", tmp_path / "run")
+    code, output = train("--output", tmp_path / "run", program=REAL)
     assert code != 0
     (told,) = lines(output)
     assert "holds another run" in told
@@ -221,7 +223,7 @@ def test_another_run_is_not_overwritten_and_one_rank_says_so(train, tmp_path):
 
 
 def test_a_wrong_option_is_told_once(train, tmp_path):
-    code, output = train("--colour", "blue", "--output", tmp_path / "run")
+    code, output = train("--colour", "blue", "--output", tmp_path / "run", program=REAL)
     assert code != 0
     (told,) = lines(output)
     assert "--colour" in told

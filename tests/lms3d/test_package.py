@@ -165,7 +165,7 @@ def test_it_is_averaged_with_a_run(run_dir, tiny_brats, tmp_path):
     assert maps(tmp_path / "one")[first] == maps(tmp_path / "two")[first]  # the mean of two equal ones
 
 
-def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
+def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path, commands):
     from lms3d.data.brats.definition import define, described
 
     own = define(OWN, where="here")
@@ -177,9 +177,7 @@ def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
         f"assert schema_named({own.name!r}).labels == {dict(own.labels)!r};"
         "sys.exit(predict.main([sys.argv[1], '--data', sys.argv[2], '--output', sys.argv[3]]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(file), str(tiny_brats), str(tmp_path / "out")], capture_output=True, text=True
-    )
+    done = commands.run(["-c", code, file, tiny_brats, tmp_path / "out"])
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((tmp_path / "out/predictions.json").read_text())["schema"] == own.name
     values = {int(v) for path in (tmp_path / "out").rglob("*.nii.gz") for v in np.unique(nib.load(path).dataobj)}
@@ -187,14 +185,15 @@ def test_a_schema_of_ones_own_goes_with_it(make_run, tiny_brats, tmp_path):
     assert values & {7, 9}
 
 
-def test_what_labels_of_ones_own_predict_is_scored_against_the_labels_of_the_data(make_run, tiny_brats, tmp_path):
+def test_what_labels_of_ones_own_predict_is_scored_against_the_labels_of_the_data(
+    make_run, tiny_brats, tmp_path, commands
+):
     """By a process that has never heard of them."""
     from lms3d.data.brats.definition import define, described
 
     run = make_run(outputs=4, content={"labels": described(define(OWN, where="here"))})
     assert predict.main([str(run), "--data", str(tiny_brats), "--output", str(tmp_path / "out")]) == 0
-    command = [sys.executable, "-m", "lms3d.evaluate", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = commands.run(["-m", "lms3d.evaluate", tmp_path / "out"])
     assert (done.returncode, done.stderr) == (0, "")
     assert "Rules: brats2017" in done.stdout
 

@@ -181,7 +181,7 @@ def _traced() -> tuple[dict[int, list[str]], set[bool]]:
     graphs = {}
     for side in (32, 48):
         with layers.traced_for_gpu():
-            model = models.build("unet3d", input_shape=(side, side, side, 4))
+            model = models.build("unet3d", input_shape=(side, side, side, 4), filters=(16, 32, 64))
             model.compile(keras.optimizers.Adam(5e-4), loss=losses.dice_loss, jit_compile=False)
             spec = tuple(tf.TensorSpec((1, side, side, side, channels), tf.float32) for channels in (4, 3))
             asked = {"memory_limit": 1 << 40, "planner": "off", "with_floor": False}

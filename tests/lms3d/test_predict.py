@@ -147,9 +147,8 @@ def test_small_parts_of_a_tumour_are_removed_on_the_grid_of_the_files_alone(run_
     np.testing.assert_array_equal(*cubes)
 
 
-def test_the_command_works_under_a_memory_limit_(run_dir):
-    command = [sys.executable, "-m", "lms3d.predict", str(run_dir), "--memory-limit", "400MiB"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_the_command_works_under_a_memory_limit_(run_dir, commands):
+    done = commands.run(["-m", "lms3d.predict", run_dir, "--memory-limit", "400MiB"])
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 cases segmented" in done.stdout
 

@@ -88,20 +88,21 @@ def test_a_wrong_name_or_shape_is_told(name, shape, says):
         models.build(name, input_shape=shape)
 
 
-@pytest.mark.parametrize("name", models.names(models.VOLUMES))
-def test_a_saved_model_loads_in_a_new_process_after_import_models(name, tmp_path):
-    path = tmp_path / "model.keras"
-    model = models.build(name, input_shape=(16, 16, 16, 4), **SMALL_OF[name])
-    model.save(path)
+def test_a_saved_model_loads_in_a_new_process_after_import_models(tmp_path):
+    names = models.names(models.VOLUMES)
     x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 4)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
+    made = {name: models.build(name, input_shape=(16, 16, 16, 4), **SMALL_OF[name]) for name in names}
+    for name, model in made.items():
+        model.save(tmp_path / f"{name}.keras")
     code = (
-        "import sys, numpy, keras, lms3d.models; folder = sys.argv[1];"
-        "model = keras.models.load_model(folder + '/model.keras');"
-        "numpy.save(folder + '/y.npy', model(numpy.load(folder + '/x.npy')))"
+        "import sys, numpy, keras, lms3d.models; x = numpy.load(sys.argv[1] + '/x.npy')\n"
+        "for file in sys.argv[2:]: numpy.save(file + '.npy', keras.models.load_model(file + '.keras')(x))"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(x))
+    files = [tmp_path / name for name in names]
+    subprocess.run([sys.executable, "-c", code, tmp_path, *files], check=True, capture_output=True)
+    for name, model in made.items():
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), model(x), err_msg=name)
 
 
 def test_the_tasks_offer_every_network_and_no_other():

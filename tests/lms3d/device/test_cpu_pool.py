@@ -1,11 +1,10 @@
-"""The pool of a CPU under a hard limit, in fresh processes."""
+"""The pool of a CPU under a hard limit, in processes of their own."""
 
 from __future__ import annotations
 
 import pytest
 
 from lms3d.device import cpu_pool
-from tests.lms3d.device.test_memory import run_python
 
 POOL = """
 import numpy as np, tensorflow as tf
@@ -17,8 +16,13 @@ def piece(kib): return tf.raw_ops.Empty(shape=[kib << 10], dtype=tf.uint8)
 """
 
 
+@pytest.fixture
+def run_python(commands):
+    return lambda code: commands.run(["-c", code])
+
+
 @pytest.mark.parametrize(("opened", "printed"), [(True, "fits\n"), (False, "no room\n")])
-def test_a_scalar_takes_no_place_of_a_large_tensor(opened, printed):
+def test_a_scalar_takes_no_place_of_a_large_tensor(opened, printed, run_python):
     """The pool is full, except for one hole of the size of `large`; then scalars are allocated."""
     code = f"""
 large, rest = piece(48 << 10), []
@@ -39,7 +43,7 @@ except tf.errors.ResourceExhaustedError:
 
 
 @pytest.mark.parametrize("limit", ["100MiB", "200MiB"])
-def test_only_crumbs_get_in_among_the_crumbs(limit):
+def test_only_crumbs_get_in_among_the_crumbs(limit, run_python):
     """Slightly larger regions would shift everything that is planned."""
     done = run_python(
         POOL.replace("200MiB", limit)
@@ -54,7 +58,7 @@ print(sum(map(pool.counts, larger)), sum(map(pool.counts, crumbs)) < 20)
     assert done.stdout == "True True\n100 True\n", done.stderr[-2000:]
 
 
-def test_batches_that_are_loaded_at_once_do_not_count():
+def test_batches_that_are_loaded_at_once_do_not_count(run_python):
     """They lie in memory of numpy's, each its own."""
     done = run_python(
         POOL
@@ -80,7 +84,7 @@ print(pool.counts(batches[0][0] + 1), pool.counts(tf.constant(["text"])))
     assert done.stdout == "True 4\n8\n[0.0, 1.0, 2.0, 3.0]\nTrue True\n", done.stderr
 
 
-def test_where_the_free_part_of_the_pool_begins():
+def test_where_the_free_part_of_the_pool_begins(run_python):
     """The small region counts as full once the large one is in use."""
     done = run_python(
         POOL

@@ -46,12 +46,13 @@ except tf.errors.ResourceExhaustedError:
     assert done.stdout == "refused\n", done.stderr
 
 
-def test_the_pool_of_a_limit_beyond_2_gib_is_claimed_whole():
-    done = run_python("""
+def test_the_pool_of_a_limit_beyond_2_gib_is_claimed_whole(commands):
+    code = """
 import lms3d, tensorflow as tf
 lms3d.limit_memory("8GiB")
 print(tf.config.experimental.get_memory_info("CPU:0")["peak"] > 8 * 2**30 - 2**23)
-""")
+"""
+    done = commands.run(["-c", code])
     assert done.stdout == "True\n", done.stderr
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -135,19 +134,17 @@ def test_so_does_a_plan(gpu):
     assert workspace.in_force() == 2 * GIB
 
 
-def test_a_hard_limit_sets_it():
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join([
-            "import tensorflow as tf, lms3d, os",
-            "from lms3d.device import memory",
-            "memory.gpu_name = lambda: 'a card'",
-            "tf.config.get_visible_devices = lambda kind: ['a GPU']",
-            "tf.config.set_logical_device_configuration = lambda *_: None",
-            "lms3d.limit_memory('2GiB')",
-            f"print(os.environ['{VARIABLE}'])",
-        ])],
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+def test_a_hard_limit_sets_it(commands):
+    lines = [
+        "import tensorflow as tf, lms3d, os",
+        "from lms3d.device import memory",
+        "memory.gpu_name = lambda: 'a card'",
+        "tf.config.get_visible_devices = lambda kind: ['a GPU']",
+        "tf.config.set_logical_device_configuration = lambda *_: None",
+        "lms3d.limit_memory('2GiB')",
+        f"print(os.environ['{VARIABLE}'])",
+    ]
+    done = commands.run(["-c", "\n".join(lines)])
     assert done.stdout == "512\n", done.stderr
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -149,18 +147,12 @@ except tf.errors.ResourceExhaustedError:
 
 
 @pytest.mark.parametrize(("lms", "outcome"), [("off", "out of memory"), ("on", "trained 2")])
-def test_a_hard_limit(lms, outcome):
+def test_a_hard_limit(lms, outcome, commands):
     """Without LMS a real error, and no crash in a oneDNN kernel; with LMS it trains."""
     for _ in range(
         3
     ):  # the guards make a crash of TensorFlow's own kernels rare, not impossible (see lms3d.engine.passes.guard)
-        done = subprocess.run(
-            [sys.executable, "-c", HARD_LIMIT, lms],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            cwd=Path(__file__).parents[3],
-        )
+        done = commands.run(["-c", HARD_LIMIT, lms])
         if done.returncode >= 0:
             break
     assert done.stdout.splitlines()[-1:] == [outcome], done.stderr[-2000:]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -117,8 +114,8 @@ print("restored")
 """
 
 
-def test_a_late_failure_in_a_pool_that_has_no_room_for_all_twice():
-    done = subprocess.run([sys.executable, "-c", IN_A_SMALL_POOL], capture_output=True, text=True, timeout=120)
+def test_a_late_failure_in_a_pool_that_has_no_room_for_all_twice(commands):
+    done = commands.run(["-c", IN_A_SMALL_POOL])
     assert done.stdout.strip().endswith("restored"), done.stderr[-2000:]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -269,7 +267,7 @@ print("kept:", *kept)
 """
 
 
-def test_constants_that_are_assigned_are_not_kept():
+def test_constants_that_are_assigned_are_not_kept(commands):
     """The variable has 5 MiB."""
-    done = subprocess.run([sys.executable, "-c", IN_A_POOL], capture_output=True, text=True, timeout=120)
+    done = commands.run(["-c", IN_A_POOL])
     assert done.stdout.splitlines()[-1:] == ["kept:"], done.stdout + done.stderr[-2000:]

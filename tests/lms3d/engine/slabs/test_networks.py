@@ -17,7 +17,7 @@ from lms3d import models
 from lms3d.engine.passes import slicing
 from lms3d.engine.tensorflow import functions, reading
 from lms3d.engine.tensorflow.capture import traced_order
-from tests.lms3d.engine.slabs.networks import Stack, batch_for, compiled, in_float64, run, same, stacks, u_net
+from tests.lms3d.engine.slabs.networks import batch_for, compiled, in_float64, run, same, stacks, u_net
 from tests.lms3d.engine.small_models import densenet
 from tests.thorough import also, examples
 
@@ -115,25 +115,14 @@ def test_a_densenet(blocks):
     same(whole, cut, 1e-8)
 
 
-def _stack_is_exact(stack: Stack) -> None:
+@given(stacks())
+@settings(max_examples=examples(3), **_FREE)
+def test_a_stack_made_by_chance(stack):
     model = compiled(stack.build())
     batch = batch_for(model, 2)
     whole, cut = run(model, batch, {}), run(model, batch, {0: 3, 1: 2, 2: 2})
     assert not cut.joined
     same(whole, cut)
-
-
-@given(stacks())
-@settings(max_examples=3, **_FREE)
-def test_a_stack_made_by_chance(stack):
-    _stack_is_exact(stack)
-
-
-@pytest.mark.slow
-@given(stacks())
-@settings(max_examples=examples(3), **_FREE)
-def test_many_stacks_made_by_chance(stack):
-    _stack_is_exact(stack)
 
 
 @pytest.mark.parametrize("kind", ["test", "predict"])

@@ -20,16 +20,8 @@ _FREE: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 @_EACH
 @given(st.data())
-@settings(max_examples=2, **_FREE)
-def test_a_rule_equals_its_op(case: Case, data: st.DataObject) -> None:
-    check(case, *data.draw(case.settings))
-
-
-@pytest.mark.slow
-@_EACH
-@given(st.data())
 @settings(max_examples=examples(3), **_FREE)
-def test_a_rule_equals_its_op_for_many_settings(case: Case, data: st.DataObject) -> None:
+def test_a_rule_equals_its_op(case: Case, data: st.DataObject) -> None:
     check(case, *data.draw(case.settings))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -240,12 +238,11 @@ def test_a_variable_keeps_its_value_when_the_file_changes(tier):
     same_bits(kept, tf.tanh(batch(0)))
 
 
-def test_no_memory_of_the_pool_is_taken(tmp_path):
+def test_no_memory_of_the_pool_is_taken(tmp_path, commands):
     """In a process of its own: in a pool with holes the allocator hands out, and counts, pieces larger than asked for."""
     command = "import sys; from tests.lms3d.engine.tiers.test_mapped import pool_peaks; print(*pool_peaks(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", command, tmp_path], capture_output=True, text=True, check=True, timeout=300
-    )
+    done = commands.run(["-c", command, tmp_path])
+    assert done.returncode == 0, done.stderr
     copied, mapped = map(int, done.stdout.split())
     assert copied == pytest.approx(128, abs=4)
     assert mapped == pytest.approx(64, abs=4)

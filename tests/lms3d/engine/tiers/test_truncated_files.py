@@ -5,13 +5,13 @@ to end the process (SIGBUS). So each try is a process of its own.
 """
 
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[4]
+from tests.fork_server import Commands
+
 SCRIPT = """
 import contextlib, os, sys
 import numpy as np
@@ -48,27 +48,31 @@ with contextlib.ExitStack() as stack:
 """
 
 
-def end(folder: Path, kind: str, cut: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, folder, kind, cut], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-    return done.returncode, done.stdout.strip()
+@pytest.fixture
+def end(commands: Commands, tmp_path: Path) -> Callable[[str, str], tuple[int, str]]:
+    """Of a try with this kind of reading, and that place of the cut: its exit code, and what it said."""
+
+    def run(kind: str, cut: str) -> tuple[int, str]:
+        done = commands.run(["-c", SCRIPT, tmp_path, kind, cut])
+        return done.returncode, done.stdout.strip()
+
+    return run
 
 
 @pytest.mark.parametrize("kind", ["mapped", "copied"])
-def test_before_a_step_the_files_are_written_again(tmp_path, kind):
-    assert end(tmp_path, kind, "before the step") == (0, "same")
+def test_before_a_step_the_files_are_written_again(end, kind):
+    assert end(kind, "before the step") == (0, "same")
 
 
 @pytest.mark.parametrize("kind", ["mapped", "copied"])
-def test_after_the_write_it_is_an_error(tmp_path, kind):
-    code, said = end(tmp_path, kind, "in the step")
+def test_after_the_write_it_is_an_error(end, kind):
+    code, said = end(kind, "in the step")
     assert code == 0
     assert said.startswith("error swap folder")
     assert "the swap file ended too early" in said
 
 
-def test_after_the_last_look_at_it_the_process_ends(tmp_path):
+def test_after_the_last_look_at_it_the_process_ends(end):
     """Or it is an error: where the process has waited for some page before, there is one more look (MAPPED-2)."""
-    code, said = end(tmp_path, "mapped", "unnoticed")
+    code, said = end("mapped", "unnoticed")
     assert (code, said) == (-signal.SIGBUS, "") or "the swap file ended too early" in said
