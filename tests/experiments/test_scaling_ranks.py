@@ -10,11 +10,11 @@ import os
 from lms3d.data.phantoms import brains
 from lms3d.experiments import scaling
 from lms3d.experiments.harness.child import of_module
-from lms3d.experiments.scalability import probe, runs
+from lms3d.experiments.scalability import probe
 
 
 def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(runs, "of_module", lambda name: [*of_module("tests.small"), name])
+    monkeypatch.setattr(scaling, "of_module", lambda name: [*of_module("tests.small"), name])
     data = brains.write(tmp_path / "phantom", cases=5, spacing_mm=8, workers=1)  # 4 train
     words = ["--ranks", "1", "2", "--epochs", "2", "--resolution", "16", "--data", str(data), "--cores-per-rank", "1"]
     out = tmp_path / "out"
