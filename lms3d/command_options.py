@@ -134,14 +134,15 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
     add("--loss", choices=every("losses"), help=f"what to minimise: {_by_task('losses')} {_default('loss')}")
     together = "change the weights once in N steps, by the mean of their gradients (default: 1)"
     add("--accumulate", type=cli.whole(1), metavar="N", help=together)
-    mean = "validate and keep a moving average of the weights with this decay, such as 0.999 (default: the weights themselves)"
+    mean = "validate and keep a moving average of the weights with this decay, such as 0.999, but at most (1 + t) / (10 + t) "
+    mean += "after t changes (default: the weights themselves)"
     add("--ema", type=cli.number(0, 1), metavar="DECAY", help=mean)
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say how to learn, and for how long."""
     add = parser.add_argument_group("training").add_argument
-    epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as 14 minutes allow)"
+    epochs = "passes over the training cases, at most (default: 500; on the embedded data as many as end within 17.5 minutes)"
     add("--epochs", type=cli.whole(1), metavar="N", help=epochs)
     steps = "training steps per epoch (default: all training cases)"
     add("--steps-per-epoch", type=cli.whole(1), metavar="N", help=steps)

@@ -6,7 +6,7 @@
         -> on_train_end          puts the model's own function back; after an error the next `fit` does so (`attachment`)
 
 `train_step` itself is traced, for the exact shape of the batch. So the first step does without the nested functions that stock
-Keras traces (`first_seconds` in the table of `experiments.lms_overhead` has both).
+Keras traces (`first_seconds` in overhead.csv of `experiments.lms_overhead` has both, unless the plan is in the cache).
 """
 
 from __future__ import annotations

@@ -125,14 +125,15 @@ def with_length(
         planned = plan_training_step(options, task, model, effort_seconds=tuning.LEAST_SECONDS)
         step = step_seconds(options, planned.prediction)
         if options.epochs is None:
-            seconds = demo.seconds_left(elapsed_seconds(), time_share)
-            validation = demo.validation_steps(step, validation, seconds)
-            steps = demo.steps(step, training, validation, seconds)
+            left = demo.seconds_left(elapsed_seconds(), time_share)
+            if options.validation_steps is None:
+                validation = demo.validation_steps(step, validation, left)
+            steps = demo.steps(step, training, validation, left)
             fitting = math.ceil(steps / training)
             epochs = fitting if options.schedule == "cosine" else demo.MOST_EPOCHS  # cosine falls over all epochs
         else:
             steps = epochs * training
-            seconds = step * (steps + demo.VALIDATION_STEP * epochs * validation)
+        seconds = step * (steps + demo.VALIDATION_STEP * validation * steps / training)
         say(
             f"Training takes about {format_seconds(seconds)}: {steps} steps in epochs of {training} ({format_seconds(step)} a step)"
         )

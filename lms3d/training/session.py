@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lms3d.keras_step.callback import LMS
     from lms3d.keras_step.report import Report
-    from lms3d.training.callbacks.progress import TimeGuard
+    from lms3d.training.callbacks.progress import Profile, TimeGuard
     from lms3d.training.trainer import History
 
 STATS, AVERAGES = "lms_stats.csv", "lms_stats_average.csv"
@@ -174,10 +174,15 @@ class Training:
         """Writes config.json.
 
         The lengths are those that the user gave: a run that goes on works out the others again, since they follow from the number
-        of ranks, and in a demonstration from the time.
+        of ranks. A demonstration goes on for as long as at first, and validates as many cases, to find the best epoch; the epochs
+        over which a cosine falls are kept.
         """
         given = self.session.options
         lengths = {name: getattr(given, name) for name in ("epochs", "steps_per_epoch", "validation_steps")}
+        if self.session.demonstrating:
+            lengths["validation_steps"] = self.options.validation_steps
+        if self.session.demonstrating and given.schedule == "cosine":
+            lengths["epochs"] = self.options.epochs
         kept = replace(self.options.with_start_of(given), **lengths)
         run_folder.describe(
             self.session.run_dir, kept, self.session.arguments, resuming=self.session.resuming,
@@ -215,7 +220,7 @@ class Training:
     def _fit(self, model: keras.Model, lms: LMS) -> History:
         from lms3d.training import trainer
         from lms3d.training.callbacks import order
-        from lms3d.training.callbacks.progress import Profile, ProgressLines
+        from lms3d.training.callbacks.progress import ProgressLines
 
         world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
         job = Job(
@@ -228,11 +233,14 @@ class Training:
         with console.progress(keep=False) as report:
             callbacks = [order.with_place(order.Place.LMS, lms), *self.task.callbacks(model, self.material, world)]
             callbacks += [guard] if guard else []
-            if self.session.profile and world.is_chief:
-                callbacks.append(Profile(self.session.profile, run_dir / "tensorboard", schedule.steps_per_epoch))
+            profile = self._profile(schedule)
+            callbacks += [profile] if profile else []
             callbacks.append(ProgressLines(report, schedule, guard, shown=self.task.shown))
             try:
-                return trainer.train(model, self._data(), schedule, job, callbacks)
+                history = trainer.train(model, self._data(), schedule, job, callbacks)
+                if profile:
+                    profile.tell_if_missed(len(history.rows))
+                return history
             except Interrupted as stop:
                 raise Interrupted(
                     f"{stop}; all is saved, go on with: {run_folder.resume_command(self.session.command_dir)}"
@@ -241,6 +249,14 @@ class Training:
                 if lms.report is not None and world.is_chief:
                     lms.write(run_dir)
                     self._write_averages()
+
+    def _profile(self, schedule: TrainingSchedule) -> Profile | None:
+        from lms3d.training.callbacks.progress import Profile
+
+        where = self.session.profile
+        if where is None or not self.world.is_chief:
+            return None
+        return Profile(where, self.session.run_dir / "tensorboard", schedule.steps_per_epoch)
 
     def _time_guard(self, schedule: TrainingSchedule) -> TimeGuard | None:
         """What ends a demonstration; None if this is none."""

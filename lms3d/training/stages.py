@@ -126,7 +126,7 @@ def _nothing_left(session: Session) -> str:
     longer = ", or train longer with --resume --epochs N"
     ended, more = f"epoch {epochs} of {epochs} is done", longer
     if state.out_of_time:
-        ended = f"ended after epoch {state.position.epoch}, as long as a demonstration should take"
+        ended = f"ended after epoch {state.position.epoch}, when the time of a demonstration was over"
     if state.stopped_early:
         ended, more = f"ended after epoch {state.position.epoch}, without a better validation loss for long", ""
     return f"{run}: nothing is left to train: {ended}; next: python -m lms3d.predict {run}{more}"

@@ -6,7 +6,7 @@ CONST-1  Before a function runs for the first time, TensorFlow computes the ops 
          zeros of a gradient. Their results become constants if other ops read them, or the function returns them. Their memory
          stays taken until the function is forgotten, and the ops never run. Random numbers are no constants, whatever the seed.
 CONST-2  A call, a branch and the body of a loop become a part of the step, each with constants of its own.
-CONST-3  A result of more than 10 MiB becomes no constant. Its op runs in each step, and so do the ops that it alone reads.
+CONST-3  A result of more than 10 MiB becomes no constant. Its op runs in each step, and so do ops whose results only it reads.
 CONST-4  Constants of one function that are computed in the same way, and wait for the same ops, are one.
 """
 

@@ -9,11 +9,11 @@ that belong together. The second pass puts 0 in place of the small ones.
   2 . . .              . . . .
 
 SMALL-1 Voxels that share a face, an edge or a corner are connected.
-SMALL-2 A slab is numbered together with the first plane of the next one, by which alone parts of both can be connected.
+SMALL-2 A slab is numbered together with the first plane of the next one, where alone parts of both can touch.
 SMALL-3 Every voxel is counted once: those of the plane that two slabs have, in the second.
 SMALL-4 The second pass finds the numbers of the first: it changes no plane that a later slab reads.
 
-Held are one slab, and the size of each of its parts and of those before.
+It holds one slab, and the size of each of its parts and of those before.
 """
 
 from __future__ import annotations

@@ -181,8 +181,14 @@ def _pooled(name: str, parts: Sequence[_Part]) -> str:
 
 def _trained(part: _Part) -> str:
     """A note on cases that have trained the network of their own fold; "" if none is known to have."""
-    path = None if isinstance(part.folder, PlainFolder) else Path(part.folder.run) / "split.json"
-    if path is None or not path.is_file():
+    if isinstance(part.folder, PlainFolder):
+        return ""
+    beside = (
+        Path(part.folder.run),
+        part.folder.directory.parent,
+    )  # the second, if the run was moved, predictions and all
+    path = next((run / "split.json" for run in beside if (run / "split.json").is_file()), None)
+    if path is None:
         return ""
     known = split.load(path)
     seen = split.seen(part.files, known.training, {}, names=known.trained)

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from lms3d.console import Report, say
+from lms3d.training import demo
 from lms3d.training.callbacks.order import Place
 from lms3d.training.run import TrainingSchedule
 from lms3d.training.run_state import Row, floats
@@ -33,7 +34,7 @@ class TimeGuard(keras.callbacks.Callback):
         self.reached = False
         self._validation_steps = validation_steps
         self._validation_seconds: float | None = None
-        self._first = True
+        self._steps, self._validations = 0, 0
         self._step_seconds: deque[float] = deque(maxlen=5)
         self._begin = 0.0
 
@@ -46,23 +47,29 @@ class TimeGuard(keras.callbacks.Callback):
         self._begin = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._first:
-            self._first = False
-        else:
-            self._step_seconds.append(time.monotonic() - self._begin)
+        self._steps += 1
+        if self._steps == 2:
+            self._step_seconds.clear()  # the first was a guess
+        self._step_seconds.append(self._seconds(self._steps))
         self._look()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._begin = time.monotonic()
 
     def on_test_end(self, logs: Any = None) -> None:
-        self._validation_seconds = time.monotonic() - self._begin
+        self._validations += 1
+        self._validation_seconds = self._seconds(self._validations)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._look()
 
+    def _seconds(self, number: int) -> float:
+        """The seconds of a step or a validation that has just ended, without those that the first one takes longer."""
+        longer = demo.FIRST_STEP_SECONDS if number == 1 else 0.0
+        return max(time.monotonic() - self._begin - longer, 0.0)
+
     def _look(self) -> None:
-        """Asks for the end if it is due. The first step, which is traced and planned, tells nothing about the next one's time."""
+        """Asks for the end if it is due."""
         step = min(self._step_seconds, default=0.0)
         validation = step * self._validation_steps if self._validation_seconds is None else self._validation_seconds
         if self.seconds_left <= step + validation:
@@ -130,6 +137,8 @@ class Profile(keras.callbacks.Callback):
         self.epoch, self.first, last = where
         self.last, self.folder, self.steps = min(last, steps_per_epoch), folder, steps_per_epoch
         self._active, self._running, self._step = False, False, 0
+        self.reached = False
+        """Whether it has begun."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._active = epoch + 1 == self.epoch
@@ -139,7 +148,7 @@ class Profile(keras.callbacks.Callback):
         self._step += 1
         if self._active and not self._running and self.first <= self._step <= self.last:
             tf.profiler.experimental.start(str(self.folder))
-            self._running = True
+            self._running = self.reached = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._step == self.last:
@@ -147,6 +156,13 @@ class Profile(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         self._stop()  # training may end within the range
+
+    def tell_if_missed(self, epochs: int) -> None:
+        """Says so if training has ended, after so many epochs, before the profiler was to start."""
+        if not self.reached:
+            say(
+                f"--profile: epoch {self.epoch}, step {self.first} was never reached; training ended after epoch {epochs}"
+            )
 
     def _stop(self) -> None:
         if self._running:

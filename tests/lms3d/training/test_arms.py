@@ -1,10 +1,14 @@
 """Cosine schedule, moving average of the weights and accumulated gradients: right, and the same bits after an interruption."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 
 from lms3d.errors import Interrupted
+from lms3d.tasks.brats.options import BratsConfig
+from lms3d.training import compilation
 from lms3d.training.adam import AveragingAdam
 from lms3d.training.callbacks.cosine import LAST_SHARE, share
 from lms3d.training.run_state import learning_rate
@@ -109,6 +113,14 @@ def test_the_decay_grows_with_the_changes_of_the_weights():
     np.testing.assert_allclose(found, [min(0.9, ((1 + n // 2) / (10 + n // 2)) ** 0.5) for n in range(40)], rtol=1e-6)
     assert optimizer.get_config()["ema_momentum"] == 0.9
     assert isinstance(type(optimizer).from_config(optimizer.get_config()), AveragingAdam)
+
+
+def test_ema_trains_with_such_an_average():
+    task = SimpleNamespace(network=lambda *_: make_model(), loss=lambda *_: "mse", metrics=lambda *_: [])
+    options = BratsConfig(ema=0.9)
+    optimizer = compilation.compiled_model(options, task).optimizer
+    assert isinstance(optimizer, AveragingAdam)
+    assert float(optimizer.ema_momentum) == pytest.approx(0.1)
 
 
 def test_accumulated_gradients_change_the_weights_once_in_three_steps(tmp_path):

@@ -1,8 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lms3d.training import demo
+from lms3d.tasks.brats.options import BratsConfig
+from lms3d.training import demo, needs
 
 
 def test_each_part_takes_its_share_of_the_time_left():
@@ -25,6 +28,45 @@ def test_predicted_steps_fit_into_the_time(step_seconds, training, available, se
     steps = demo.steps(step_seconds, training, validation, seconds)
     epochs = steps / training
     assert steps == 1 or step_seconds * (steps + demo.VALIDATION_STEP * validation * epochs) <= seconds
+
+
+@pytest.fixture
+def planned(monkeypatch, capsys):
+    """`planned(step_seconds, **options)`: the lengths of a run with 20 training and 5 validation steps, and what it says."""
+
+    def length(step_seconds, **options):
+        prediction = SimpleNamespace(predicted_step_seconds=step_seconds, unedited_step_seconds=None)
+        monkeypatch.setattr(needs, "plan_training_step", lambda *_, **__: SimpleNamespace(prediction=prediction))
+        monkeypatch.setattr(needs, "elapsed_seconds", lambda: demo.END_SECONDS - 540)
+        found = needs.with_length(BratsConfig(**options), None, None, 20, 5, 0.5)
+        return (found.epochs, found.steps_per_epoch, found.validation_steps), capsys.readouterr().out
+
+    return length
+
+
+def test_a_demonstration_has_as_many_epochs_as_its_time_allows(planned):
+    lengths, said = planned(1.0)
+    assert lengths == (demo.MOST_EPOCHS, 20, 5)
+    assert "209 steps in epochs of 20 (1.0 s a step)" in said  # 230 seconds, of which validation takes one in eleven
+
+
+def test_a_cosine_falls_over_the_epochs_that_are_predicted(planned):
+    assert planned(1.0, schedule="cosine")[0] == (11, 20, 5)
+
+
+def test_slow_steps_validate_fewer_cases_unless_their_number_is_given(planned):
+    assert planned(45.0)[0] == (demo.MOST_EPOCHS, 20, 3)
+    assert planned(45.0, validation_steps=4)[0] == (demo.MOST_EPOCHS, 20, 4)
+
+
+def test_more_epochs_than_any_run_has_are_not_promised(planned):
+    assert f"{demo.MOST_EPOCHS * 20} steps" in planned(0.001)[1]
+
+
+def test_epochs_that_the_user_asked_for_are_not_cut(planned):
+    lengths, said = planned(45.0, epochs=7)
+    assert lengths == (7, 20, 5)
+    assert "140 steps" in said
 
 
 def test_memory_limits():

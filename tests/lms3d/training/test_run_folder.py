@@ -118,7 +118,8 @@ def test_a_dry_run_of_a_resumed_run_has_its_options(monkeypatch, capsys):
 
 @pytest.mark.parametrize("data", ["/data", None])
 def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
-    """A run of four ranks that goes on alone must pass over all its data, and a demonstration has as much time as at first."""
+    """A run of four ranks that goes on alone must pass over all its data. A demonstration has as much time as at first, and finds
+    its best epoch on the same cases."""
     given = chosen({"data": data and Path(data)})
     run = a_run(given, tmp_path)
     filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
@@ -127,7 +128,18 @@ def test_what_follows_from_the_number_of_ranks_is_not_kept(tmp_path, data):
     training.describe(2**30)
     stored, _ = tasks.load(tmp_path)
     found = (stored.epochs, stored.steps_per_epoch, stored.validation_steps)
-    assert found == (None, None, None)
+    assert found == (None, None, None if data else 3)
+
+
+def test_the_epochs_of_a_cosine_are_kept(tmp_path):
+    """It would else begin anew, or end at once, when a demonstration goes on."""
+    given = chosen({"schedule": "cosine"})
+    filled = replace(given, epochs=9, steps_per_epoch=13, validation_steps=3)
+    material = SimpleNamespace(described={"data": {}})
+    run = a_run(given, tmp_path)
+    Training(session=run, options=filled, task=None, material=material, world=World(), memory=None).describe(2**30)
+    stored, _ = tasks.load(tmp_path)
+    assert (stored.epochs, stored.validation_steps) == (9, 3)
 
 
 # -- two at once -------------------------------------------------------------------------------------------------------

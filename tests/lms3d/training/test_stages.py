@@ -49,7 +49,7 @@ def test_a_demonstration_that_has_ended_says_why_and_how_to_train_longer(stage, 
     (stage.run_dir / "lms_report.md").touch()
     assert not list(stages._parts(given, None))
     said = capsys.readouterr().out
-    assert "ended after epoch 2, as long as a demonstration should take" in said
+    assert "ended after epoch 2, when the time of a demonstration was over" in said
     assert "--resume --epochs N" in said
 
 

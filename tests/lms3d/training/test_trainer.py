@@ -210,8 +210,13 @@ def test_what_slows_the_beginning_of_a_demonstration_does_not_shorten_its_rest(t
     assert (steps, end) == (14, 42)  # 4 in 23 seconds, then 4, 4 and 2
 
 
-def test_a_first_step_that_takes_all_its_time_is_validated_and_tells_nothing_of_the_next(timed):
+def test_a_demonstration_ends_after_a_first_step_that_takes_all_its_time(timed):
     assert timed(Clock(lambda step: 30.0), 20)[0] == 1
+
+
+def test_a_first_step_leaves_too_little_time_for_a_second(timed):
+    """It took 180 seconds without tracing."""
+    assert timed(Clock(lambda step: 200.0), 300)[0] == 1
 
 
 def test_a_demonstration_goes_on_after_a_first_step_that_is_traced(timed):

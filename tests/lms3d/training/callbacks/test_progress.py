@@ -14,7 +14,9 @@ from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.training import demo
 from lms3d.training.callbacks.progress import Profile
+from lms3d.training.run import TrainingSchedule
 from lms3d.training.session import Session, Training
 
 STEPS = 5
@@ -77,6 +79,27 @@ def test_the_profile_has_the_steps_that_were_named(trained, where, options, begu
     transfers, found = trained(where, **options)
     assert found == begun
     assert transfers == (begun[1] - begun[0] if begun else 0)
+
+
+def test_a_range_that_training_ended_before_is_told(capsys):
+    """A demonstration, whose epochs nobody knows before."""
+    profile = Profile((4, 2, 3), Path("tensorboard"), STEPS)
+    profile.tell_if_missed(3)
+    assert "epoch 4, step 2 was never reached; training ended after epoch 3" in capsys.readouterr().out
+    profile.reached = True
+    profile.tell_if_missed(4)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "guarded"), [({}, True), ({"epochs": 3}, False), ({"data": Path("brains")}, False)])
+def test_the_clock_ends_a_demonstration_and_nothing_else(given, guarded):
+    options = BratsConfig(**given)
+    session = Session(options=options, run_dir=Path("run"), resuming=False, profile=None, arguments=(), time_share=0.5)
+    training = Training(session=session, options=options, task=None, material=None, world=World(), memory=None)
+    guard = training._time_guard(TrainingSchedule(epochs=9, steps_per_epoch=STEPS, validation_steps=2))
+    assert (guard is not None) == guarded
+    if guard is not None:
+        assert 0 <= guard.seconds_left <= 0.5 * demo.END_SECONDS
 
 
 def test_a_range_that_is_never_reached_is_refused():
