@@ -80,9 +80,13 @@ def sets(tmp_path):
     }
 
 
-def between(folder: Path, data: Path) -> None:
-    """Makes what scoring.md presupposes: another run, and label maps of another program."""
+def between(folder: Path, data: Path, run) -> None:
+    """Makes what scoring.md presupposes: another run, predictions of three folds, and label maps of another program."""
     shutil.copytree(folder / "runs/192", folder / "runs/144")
+    for fold, truth in enumerate(sorted(data.rglob("*_seg.nii.gz"))[:3]):
+        (folder / "cases.txt").write_text(truth.parent.name)
+        where = ["--data", str(data), "--cases", "cases.txt", "--output", f"runs/fold{fold}"]
+        run(["-m", "tests.small", "lms3d.predict", "runs/192", *where])
     (folder / "nnunet_output").mkdir()
     for truth in data.rglob("*_seg.nii.gz"):
         image = nibabel.load(truth)
@@ -105,15 +109,19 @@ def between(folder: Path, data: Path) -> None:
 )
 def test_every_command_runs(guides, leaves, sets, tmp_path, commands):
     environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "PYTHONPATH": str(ROOT)}
+
+    def run(line):
+        done = commands.run(line, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, f"{shlex.join(line)}\n{done.stdout}{done.stderr}"
+
     for guide in guides:
         if guide == "scoring.md":
-            between(tmp_path, sets[""])
+            between(tmp_path, sets[""], run)
         for words in lines(guide):
             line = small(words, sets)
             if line[1].startswith("lms3d."):
                 line.insert(1, "tests.small")
-            done = commands.run(line, cwd=tmp_path, env=environment)
-            assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+            run(line)
     assert all(list(tmp_path.glob(name)) for name in leaves)
 
 

@@ -86,16 +86,23 @@ KEPT = {
 
 
 def kept(step: Callable[[tf.Tensor], Any]) -> int:
-    """The bytes that stay in use after a first call."""
-    function = functions.make_function(functions.trace(step, SPEC))
+    """The bytes that stay in use after a first call.
+
+    TensorFlow gives away whole holes of up to twice the size, which earlier tests have left. So several functions are called, and
+    kept: the first of them fill the holes.
+    """
+    alive, found = [], []
     x = tf.ones(SPEC.shape)
     gc.collect()  # what earlier tests have left
-    before = memory.bytes_in_use("current", "CPU:0")
-    tf.nest.map_structure(lambda t: t.numpy().size, function(x))
-    after = memory.bytes_in_use("current", "CPU:0")
-    assert before is not None
-    assert after is not None
-    return after - before
+    for _ in range(5):
+        alive.append(functions.make_function(functions.trace(step, SPEC)))
+        before = memory.bytes_in_use("current", "CPU:0")
+        tf.nest.map_structure(lambda t: t.numpy().size, alive[-1](x))
+        after = memory.bytes_in_use("current", "CPU:0")
+        assert before is not None
+        assert after is not None
+        found.append(after - before)
+    return min(found)
 
 
 @pytest.mark.parametrize("name", KEPT)
