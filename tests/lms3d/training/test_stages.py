@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lms3d.tasks.brats.options import BratsConfig
-from lms3d.training import session, stages, summary
+from lms3d.training import demo, session, stages, summary
 
 
 @pytest.fixture
@@ -75,6 +75,16 @@ def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
     assert [one.weights for one in parts] == [tmp_path / "w.keras", None, None]
     assert [one.start_from for one in parts] == [None, tmp_path / "stages/16", tmp_path / "stages/32"]
     assert [one.stages for one in parts] == [(), (), options.stages]
+
+
+def test_the_parts_of_a_demonstration_share_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(stages.run_folder, "claim", lambda *_: None)
+    monkeypatch.setattr(stages.run_folder, "announce", lambda *_: None)
+    options = BratsConfig(resolution=192)
+    given = session.Session(options=options, run_dir=tmp_path, resuming=False, profile=None, arguments=())
+    parts = list(stages._parts(given, SimpleNamespace(release=lambda: None)))
+    assert [part.options.resolution for part in parts] == [64, 96, 192]
+    assert [part.time_share for part in parts] == [demo.STAGES[64], demo.STAGES[96], 1.0]
 
 
 def test_memory_png_is_the_last_that_a_run_writes(tmp_path, monkeypatch):
