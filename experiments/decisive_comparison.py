@@ -25,7 +25,7 @@ from pathlib import Path
 from lms3d import cli, errors
 from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms
-from lms3d.experiments.arms import pace, plan, report, runs
+from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness import command, commands, store
 from lms3d.experiments.harness.ranks import HORVODRUN
 
@@ -47,8 +47,9 @@ examples:
 
 begins with short trainings that measure the seconds of each arm's steps: the machine should be idle until the first
 "[fold 0, seed 1]"
-writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, pace.json, updates/ and time/ (tables, figures and
-report.html of lms3d.evaluate), report.md
+writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, pace.json, rounds/ (scores of each fold and seed), updates/
+and time/ (tables, figures and report.html of lms3d.evaluate), report.md
+runs/ may be deleted as far as rounds/ goes; without runs/ the rest is small enough to go on with on another machine
 exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
 
 
@@ -71,7 +72,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     paces = pace.measured(arms, data, options, output)
     within = {arm.name: pace.epochs_within(paces, arm, arms, options.epochs) for arm in arms}
     for fold, seed in plan.rounds(options):
-        runs.train_round(arms, within, fold, seed, data, options, output)
+        rounds.run(arms, fold, seed, within, data, options, output)
     report.write(arms, paces, within, options, data, typed, output)
     print(f"written: {output}")
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lms3d.experiments.arms import plan, runs
+from lms3d.experiments.arms import plan, rounds
 from lms3d.experiments.arms.pace import Paces
-from lms3d.experiments.arms.plan import Arm
-from lms3d.experiments.harness import baseline, commands, page, table
-from lms3d.experiments.harness.child import of_module
+from lms3d.experiments.arms.plan import BUDGETS, Arm
+from lms3d.experiments.arms.rounds import Record
+from lms3d.experiments.harness import baseline, page, table
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
-BUDGETS = {
+if TYPE_CHECKING:
+    import pandas as pd
+
+TITLES = {
     "updates": "After equal updates: {epochs} epochs of every arm",
     "time": "Within equal time: what the first arm takes for all its updates on an idle machine",
 }
-SCORES = "scores.csv"
 
 
 def write(
@@ -31,20 +33,23 @@ def write(
     output: Path,
 ) -> None:
     """Writes updates/, time/ and report.md in `output`. within: the epochs of each arm within equal time."""
-    rounds = list(plan.rounds(options))
-    head = ["arm", "", "seconds a step", "epochs within equal time", "peak memory GiB"]
+    done = list(plan.rounds(options))
+    found, records = rounds.load(done, output)
+    head = ["arm", "", "seconds a step", "epochs within equal time", "best epochs", "peak memory GiB"]
     sections = [
         "# Whole volumes at full resolution, against what fits without",
-        table.markdown(head, _costs(_named(arms), paces, within, rounds, output)),
+        table.markdown(head, _costs(_named(arms), paces, within, records)),
     ]
     for budget in BUDGETS:
-        _score(arms, rounds, budget, data, options, output)
+        of_budget = found[found["budget"] == budget].drop(columns="budget").reset_index(drop=True)
+        _tables_and_figures(_named(arms), done, of_budget, records[0], options.margin, output / budget)
     compared, alone = _compared(output), _intensities_alone(data, options, output)
-    for budget, title in BUDGETS.items():
-        spread = _spread(_named(arms), len(rounds), output / budget)
+    for budget in BUDGETS:
+        spread = _spread(_named(arms), found[found["budget"] == budget], len(done))
         tables = _tables(output / budget, spread, compared.get(budget, []), alone)
-        sections += [f"## {title.format(epochs=options.epochs)}", *tables]
-    page.write(output / "report.md", [*sections, _conditions(paces, options, output), f"Made by `{typed}`."])
+        sections += [f"## {TITLES[budget].format(epochs=options.epochs)}", *tables]
+    sections += [_conditions(paces, options, output), *_machines(done, records), f"Made by `{typed}`."]
+    page.write(output / "report.md", sections)
 
 
 def _named(arms: Sequence[Arm]) -> list[Arm]:
@@ -52,21 +57,18 @@ def _named(arms: Sequence[Arm]) -> list[Arm]:
     return sorted(arms, key=lambda arm: plan.NAMES.index(arm.name))
 
 
-def _score(
-    arms: Sequence[Arm],
-    rounds: Sequence[tuple[int, int]],
-    budget: str,
-    data: Path,
-    options: argparse.Namespace,
-    output: Path,
-) -> None:
-    """Scores by the command, which also writes report.html, figures and tables."""
-    command = [*of_module("lms3d.evaluate"), "--truth", str(data), "--margin", str(options.margin)]
-    for arm in _named(arms):
-        folders = (runs.predictions_of(runs.directory_of(arm, *one, output), budget) for one in rounds)
-        command += ["--group", f"{arm.name}={','.join(map(str, folders))}"]
-    command += ["--labels", options.labels] if options.labels else []
-    commands.run([*command, "--output", str(output / budget)])
+def _tables_and_figures(
+    arms: Sequence[Arm], done: Sequence[tuple[int, int]], found: pd.DataFrame, record: Record, margin: float, folder: Path
+) -> None:  # fmt: skip
+    """Writes into `folder` what `lms3d.evaluate` does of these scores, with the models of an arm as a group."""
+    from lms3d.tasks.volumes import evaluate, report
+
+    groups = {arm.name: [rounds.label_of(arm, *one) for one in done] for arm in arms}
+    made = report.Report(
+        found=evaluate.shown(found), groups=groups, rules=record["rules"], note=record["note"], margin=margin
+    )
+    folder.mkdir(exist_ok=True)
+    report.remove_others(folder, report.write(made, folder))
 
 
 def _intensities_alone(data: Path, options: argparse.Namespace, output: Path) -> list[list[str]]:
@@ -101,22 +103,18 @@ def _tables(
         yield table.markdown(head, [[_rounded(str(row[name])) for name in names] for row in pairs])
 
 
-def _spread(arms: Sequence[Arm], models: int, folder: Path) -> list[list[str]]:
+def _spread(arms: Sequence[Arm], found: pd.DataFrame, models: int) -> list[list[str]]:
     """Rows on how far the `models` of one arm differ, which differ in seed and fold alone; none if there is one model."""
-    import pandas as pd
-
     if models == 1:
         return []
-    scores = pd.read_csv(folder / SCORES).query("space == 'native'")
-    means = scores.groupby(["predictions", "region"], sort=False)["dice"].mean().unstack()
+    native = found[found["space"] == "native"]
+    means = native.groupby(["predictions", "region"], sort=False)["dice"].mean().unstack(sort=False)
     rows = []
-    for number, arm in enumerate(arms):  # the predictions are in the order in which `_score` names them
-        of_arm = means.iloc[number * models : (number + 1) * models]
-        for region in dict.fromkeys(scores["region"]):
-            each = of_arm[region]
-            rows.append(
-                [arm.name, region, str(models), *(f"{one:.3f}" for one in (each.min(), each.max(), each.std()))]
-            )
+    for arm in arms:
+        of_arm = means[means.index.str.startswith(f"{arm.name}-")]
+        for region, each in of_arm.items():
+            row = [arm.name, str(region), str(models)]
+            rows.append([*row, *(f"{one:.3f}" for one in (each.min(), each.max(), each.std()))])
     return rows
 
 
@@ -144,21 +142,16 @@ def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _costs(
-    arms: Sequence[Arm], paces: Paces, within: Mapping[str, int], rounds: Sequence[tuple[int, int]], output: Path
+    arms: Sequence[Arm], paces: Paces, within: Mapping[str, int], records: Sequence[Record]
 ) -> Iterator[list[str]]:
-    """The row of each arm: name, title, pace, and the highest peak of its models."""
+    """The row of each arm: name, title, pace, the epoch with the best weights of each model, and the highest peak of its models."""
     for arm in arms:
-        peak = max(_peak_bytes(runs.directory_of(arm, *one, output)) for one in rounds)
+        models = [record["models"][arm.name] for record in records]
+        peak = max(float(model["peak_bytes"]) for model in models)
         memory = f"{peak / 2**30:.2f}" if peak else "not measured"
         epochs = str(within[arm.name] or "1 (more than its time)")
-        yield [arm.name, arm.title, f"{paces[arm.name].step_seconds:.3g}", epochs, memory]
-
-
-def _peak_bytes(run_dir: Path) -> float:
-    try:
-        return max(float(row["peak_bytes"] or 0) for row in table.read_csv(run_dir / "lms_stats.csv"))
-    except (OSError, KeyError, ValueError):
-        return 0.0
+        best = ", ".join(str(1 + model["val_loss"].index(min(model["val_loss"]))) for model in models)
+        yield [arm.name, arm.title, f"{paces[arm.name].step_seconds:.3g}", epochs, best, memory]
 
 
 def _conditions(paces: Paces, options: argparse.Namespace, output: Path) -> str:
@@ -171,8 +164,17 @@ def _conditions(paces: Paces, options: argparse.Namespace, output: Path) -> str:
         f"{TITLE.capitalize()}: a discriminant analysis without a network, which arms have to beat.",
         "Seconds: the median step of a short training, before the others; the faster of two, for which the arms took turns. "
         + _disturbance(paces),
-        page.machine(),
+        "Best epochs: those with the lowest validation loss, in the order of seeds, then of folds.",
     ])  # fmt: skip
+
+
+def _machines(done: Sequence[tuple[int, int]], records: Sequence[Record]) -> list[str]:
+    """The machine of all rounds, or a list if there were several."""
+    machines = [record["machine"] for record in records]
+    if len(set(machines)) == 1:
+        return machines[:1]
+    names = [f"fold {fold}, seed {seed}" for fold, seed in done]
+    return page.lists({"Scored on": [f"{name}: {one}" for name, one in zip(names, machines, strict=True)]})
 
 
 def _disturbance(paces: Paces) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import pytest
 from lms3d.data import split
 from lms3d.data.brats import layouts
 from lms3d.experiments import decisive_comparison as decisive
-from lms3d.experiments.arms import pace, plan, report, runs
+from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness.commands import CommandFailed
+from lms3d.scoring import scores
 from lms3d.training import checkpoint
 from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case
@@ -24,10 +27,18 @@ from tests.lms3d.ranks.started import LAUNCHER
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
 """Of a step, by the arm."""
 
-SCORES = "predictions,case,space,region,dice\n" + "".join(
-    f"{model},{case},native,WT,{dice + 0.1 * case}\n"
-    for model, dice in (("C1", 0.5), ("C2", 0.54), ("D1", 0.6), ("D2", 0.7)) for case in (0, 1)
-)  # fmt: skip
+DICE = {"C": 0.5, "D": 0.6}
+"""Of the first seed's model, by the arm; 0.8 for others. The second seed's is better by half as much as D is by its 0.1."""
+
+
+def scored(folders, labels, data, schema):
+    """A table as `rounds._scored` makes it: two cases and their ceilings."""
+    rows = [
+        {"predictions": label, "case": case, "space": "native", "region": "WT", "both_empty": 0.0,
+         "dice": DICE.get(label[0], 0.8) + 0.05 * (label[-1] == "2") + 0.1 * (case == "late"), "ceiling_dice": 0.95}
+        for label in labels for case in ("early", "late")
+    ]  # fmt: skip
+    return scores.frame(rows), {"rules": "brats2017", "note": "Rules: brats2017."}
 
 
 @pytest.fixture
@@ -60,19 +71,16 @@ def called(monkeypatch):
             where.mkdir(parents=True, exist_ok=True)
             if "lms3d.train" in command:
                 epochs = range(1, int(command[command.index("--epochs") + 1]) + 1)
-                (where / "history.csv").write_text("epoch\n" + "".join(f"{n}\n" for n in epochs))
+                losses = "".join(f"{n},{abs(n - 9)}\n" for n in epochs)  # the ninth epoch is the best
+                (where / "history.csv").write_text(f"epoch,val_loss\n{losses}")
                 rows = "".join(f"train,{n},{self.step_seconds(command) + 40 * (n < 3)},2147483648\n" for n in epochs)
                 (where / "lms_stats.csv").write_text(f"kind,epoch,seconds,peak_bytes\n{rows}")
-            elif "lms3d.predict" in command:
-                (where / "predictions.json").write_text("{}")
             else:
-                (where / "scores.csv").write_text(SCORES)
-                (where / "summary.csv").write_text(
-                    "predictions,space,region,n,mean,low,high,mean_ceiling_dice\nA,native,WT,4,0.8,0.7,0.9,0.95\n"
-                )
+                (where / "predictions.json").write_text("{}")
 
     made = Called()
     monkeypatch.setattr(runs.commands, "run", made.run)
+    monkeypatch.setattr(rounds, "_scored", scored)
     return made
 
 
@@ -122,8 +130,8 @@ def test_equal_time_is_a_prefix_of_equal_updates(brains, tmp_path, called):
     budgets = [Path(c[c.index("--output") + 1]).name for c in of_arm(called, "C", "lms3d.predict")]
     assert budgets == ["test-time", "test-updates"]
     text = (tmp_path / "out/report.md").read_text()
-    assert "| C | 32x48x32 at 1 mm | 2 | 3 | 2.00 |" in text
-    assert "| A | WT | 4 | 0.800 | 0.700 | 0.900 | 0.950 | 0.842 |" in text
+    assert "| C | 32x48x32 at 1 mm | 2 | 3 | 9 | 2.00 |" in text
+    assert re.search(r"\| B \| WT \| 2 \| 0\.850 \| .* \| 0\.950 \| 0\.895 \|", text)
     assert text.count("| intensities alone | WT | 4 | 0.") == 2
     assert "standard deviation" not in text  # of one model
     assert "Made by `python -m experiments.decisive_comparison --low 16" in text
@@ -151,8 +159,8 @@ def test_the_time_of_an_arm_is_measured_before_and_once(brains, tmp_path, called
 def test_models_of_one_arm_are_set_beside_each_other(brains, tmp_path, called):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--seeds", "2")) == 0
     text = (tmp_path / "out/report.md").read_text()
-    assert "| C | WT | 2 | 0.550 | 0.590 | 0.028 |" in text
-    assert "| D | WT | 2 | 0.650 | 0.750 | 0.071 |" in text
+    assert "| C | WT | 2 | 0.550 | 0.600 | 0.035 |" in text
+    assert "| D | WT | 2 | 0.650 | 0.700 | 0.035 |" in text
 
 
 def test_tests_of_both_budgets_are_one_family(tmp_path):
@@ -183,14 +191,52 @@ def test_it_goes_on_where_it_stopped_and_takes_more_seeds(brains, tmp_path, call
     assert "run the same command again to go on" in capsys.readouterr().err
     done = len(called)
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
-    repeated = [c for c in called[done:] if c in called[: done - 1] and "lms3d.evaluate" not in c]
+    repeated = [c for c in called[done:] if c in called[: done - 1]]
     assert not repeated
     before = len([c for c in called if "lms3d.train" in c])
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--seeds", "2")) == 0
     assert all("--seed 2" in " ".join(c) for c in [c for c in called if "lms3d.train" in c][before:])
-    groups = [c for c in called if "lms3d.evaluate" in c][-1]
-    assert groups[groups.index("--group") + 1].count(",") == 1
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--low", "48")) == 2
+
+
+def test_a_round_that_was_scored_needs_its_runs_no_longer(brains, tmp_path, called, monkeypatch, capsys):
+    """Another machine goes on with what is small."""
+    words = arguments(brains, tmp_path, "--arms", "C", "D")
+    assert decisive.main(words) == 0
+    alone = (tmp_path / "out/report.md").read_text()
+    shutil.rmtree(tmp_path / "out/runs")
+    called.clear()
+    assert decisive.main(words) == 0
+    assert called == []
+    assert (tmp_path / "out/report.md").read_text() == alone
+    monkeypatch.setattr(rounds.page, "machine", lambda: "Machine: another.")
+    assert decisive.main([*words, "--seeds", "2"]) == 0
+    assert called
+    assert all("fold0-seed2" in " ".join(command) for command in called)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "- fold 0, seed 2: Machine: another." in text
+    assert "| C | WT | 2 | 0.550 | 0.600 |" in text
+    assert "[fold 0, seed 1] scored before" in capsys.readouterr().out
+
+
+def test_a_round_whose_scores_were_not_all_written_is_scored_again(brains, tmp_path, called):
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
+    rounds.record_of(0, 1, tmp_path / "out").unlink()
+    rounds.scores_of(0, 1, tmp_path / "out").write_text("half a line")
+    called.clear()
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
+    assert called == []
+    assert set(pd.read_csv(rounds.scores_of(0, 1, tmp_path / "out"))["budget"]) == set(plan.BUDGETS)
+
+
+def test_names_are_hidden_in_what_people_read(brains, tmp_path, called, names_hidden_here):
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D")) == 0
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--anonymous")) == 0
+    cases = [
+        set(pd.read_csv(tmp_path / "out" / name)["case"]) for name in ("rounds/fold0-seed1.csv", "time/scores.csv")
+    ]
+    assert cases[0] == {"early", "late"}
+    assert all(case.startswith("case-") for case in cases[1])
 
 
 def test_all_arms_start_from_a_run_that_has_not_seen_the_test_set(brains, tmp_path, called, capsys):
@@ -315,7 +361,7 @@ def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "A", "D", *small)) == 0
     out = tmp_path / "out"
     tested = set((out / "test.txt").read_text().split())
-    for budget in report.BUDGETS:
+    for budget in plan.BUDGETS:
         with open(out / budget / "scores.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert {row["case"] for row in rows} == tested

@@ -40,7 +40,7 @@ def evaluate(
         groups, pools = _named(request, folders)
         plan = plan_of(request, folders, pools)
         with progress() as bar:
-            found = score(plan, progress=bar)
+            found = shown(score(plan, progress=bar))
         note = described(plan.rules, chosen=request.scoring is not None)
         made = Report(
             found=found, groups=groups, rules=plan.rules.name,
@@ -78,9 +78,14 @@ def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:
     rows: list[job.Row] = []
     progress(0, len(plan.jobs), "scoring")
     for done, of_case in enumerate(_in_parallel(plan.jobs), start=1):
-        rows += [{**row, "case": inputs.shown(row["case"])} for row in of_case]
+        rows += of_case
         progress(done, len(plan.jobs), "scoring")
     return scores.frame(sorted(rows, key=lambda row: plan.labels.index(row["predictions"])))
+
+
+def shown(found: pd.DataFrame) -> pd.DataFrame:
+    """The scores with cases named as tables and figures name them."""
+    return found.assign(case=[inputs.shown(case) for case in found["case"]])
 
 
 def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
