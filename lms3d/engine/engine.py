@@ -26,7 +26,7 @@ from lms3d.engine.planners import PLANNERS
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import OnDevice, Settings, StepRequest
 from lms3d.engine.slabs.choice import Slabs
-from lms3d.engine.tensorflow import functions, op_costs, speeds, whole_steps
+from lms3d.engine.tensorflow import functions, op_costs, speeds, unfolding, whole_steps
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import OURS, Tier
@@ -104,6 +104,21 @@ class Engine:
         return PLANNERS[self.settings.planner]().no_other_plan(self.settings.parameters)
 
     # -- planning ------------------------------------------------------------------------------------------------------
+
+    def unfolded(
+        self, function: Function, step: str, on_device: OnDevice, *, settings: Settings | None = None
+    ) -> Function:
+        """The function to plan in place of `function`: without calls and, if it does not fit in the limit as it is, without loops.
+
+        A plan sees no tensors within these. Results are equal bit by bit. TFLMS plans loops as they are.
+        """
+        settings = settings or self.settings
+        function = unfolding.without_calls(function)
+        if not PLANNERS[settings.planner].slices or not unfolding.has_loops(function):
+            return function
+        if planning.is_noop(settings.request(self._captured(function, on_device), self.machine, step=step)):
+            return function
+        return unfolding.without_loops(function)
 
     def request(
         self,
@@ -225,6 +240,7 @@ class Engine:
         settings = settings if slabs is None else replace(settings, slabs=slabs)
         if was_rewritten(function.graph):
             return self._as_it_is(function, step, on_device)
+        function = self.unfolded(function, step, on_device, settings=settings)
         chosen = self.choose(function, step, on_device, settings=settings, machine=machine, run=run)
         request, plan = chosen.request, chosen.plan
         prediction = replace(chosen.prediction, limit_bytes=self.settings.limit_bytes)
