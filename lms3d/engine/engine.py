@@ -114,11 +114,16 @@ class Engine:
         """
         settings = settings or self.settings
         function = unfolding.without_calls(function)
-        if not PLANNERS[settings.planner].slices or not unfolding.has_loops(function):
+        if not self._may_unfold(function, settings):
             return function
         if planning.is_noop(settings.request(self._captured(function, on_device), self.machine, step=step)):
             return function
         return unfolding.without_loops(function)
+
+    @staticmethod
+    def _may_unfold(function: Function, settings: Settings) -> bool:
+        """Whether the function has loops, for a planner that takes a step in another form than it was traced in."""
+        return PLANNERS[settings.planner].slices and unfolding.has_loops(function)
 
     def request(
         self,
@@ -185,7 +190,19 @@ class Engine:
             forms.take(None)
             raise
         forms.take(chosen.form)
-        return chosen
+        if not with_floor or not chosen.as_traced:
+            return chosen
+        floor = self._floor_of_rounds(function, step, on_device, settings, machine)
+        known = [one for one in (chosen.prediction.floor_bytes, floor) if one is not None]
+        return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=min(known, default=None)))
+
+    def _floor_of_rounds(
+        self, function: Function, step: str, on_device: OnDevice, settings: Settings, machine: Machine | None
+    ) -> int | None:
+        """The smallest limit of a step without its loops; None if it has none, or keeps them."""
+        if not self._may_unfold(function, settings) or (made := unfolding.without_loops(function)) is function:
+            return None
+        return planning.floor_bytes(self.request(made, step, on_device, settings=settings, machine=machine))
 
     def _compile_pass(self) -> Compile:
         return Compile(self.compute_device, self._free_bytes() // tuning.PROGRAM_FREE_SHARE)

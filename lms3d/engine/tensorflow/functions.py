@@ -15,7 +15,7 @@ from tensorflow.python.eager.polymorphic_function import atomic_function, concre
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import gen_math_ops, gradients_util, handle_data_util, script_ops
 
-from lms3d.engine.tensorflow.reading import COMPILED, digest, is_program
+from lms3d.engine.tensorflow.reading import COMPILED, digest, in_loop, is_program
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _EXECUTION = None
@@ -261,6 +261,12 @@ class Copy:
                 self.graph.replace_capture(outside[id(inner)], made)
         self.graph.variables = before.variables
         self.inputs = list(self.graph.inputs)
+
+    @staticmethod
+    def can(function: tf.types.experimental.ConcreteFunction) -> bool:
+        """Whether a function can be copied: it has no frames of TensorFlow 1, and captures nothing anew in each call."""
+        frames = any(in_loop(op) for op in function.graph.get_operations())
+        return not frames and not function.graph.deferred_external_captures
 
     @contextlib.contextmanager
     def insertion(self, device: str = "") -> Iterator[None]:

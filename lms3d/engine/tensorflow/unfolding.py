@@ -11,14 +11,15 @@ UNFOLD-2  The ops of each round are copied, in the order of the trace, so no bit
           as counters and sizes, become constants.
 UNFOLD-3  A list of tensors is known item by item: who reads an item reads the tensor that was put in. An op without a rule gets a
           real list of the same items.
-UNFOLD-4  A loop stays if its rounds are not known before it runs, if its rounds have effects or draw numbers of their own (to read
-          a variable is no effect), if it holds crumbs alone, which no plan moves, or if its copies would be too many.
+UNFOLD-4  A loop stays if its rounds are not known before it runs, or change shapes; if they have effects or draw numbers of their
+          own (to read a variable is no effect); if it holds crumbs alone, which no plan moves; or if its copies would be too many.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,10 +44,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Items:
-    """What a list of tensors holds (UNFOLD-3); None for an item that was never set."""
+    """What a list of tensors holds (UNFOLD-3); None for an item that was never set.
+
+    shape: that of each item, as the maker of the list was told it; -1 if unknown. whole: the tensor whose rows the items are, or
+    None.
+    """
 
     dtype: tf.DType
-    held: tuple[tf.Tensor | np.ndarray | Row | None, ...] = field(default=())
+    held: tuple[tf.Tensor | np.ndarray | Row | None, ...]
+    shape: np.ndarray = field(default_factory=lambda: np.asarray(-1, np.int32))
+    whole: tf.Tensor | None = None
+
+    def of(self, *held: tf.Tensor | np.ndarray | Row | None) -> Items:
+        """A list of the same kind that holds other items."""
+        return replace(self, held=held, whole=None)
 
 
 Value: TypeAlias = tf.Tensor | np.ndarray | Row | Items
@@ -56,16 +67,18 @@ Value: TypeAlias = tf.Tensor | np.ndarray | Row | Items
 def without_calls(function: Function) -> Function:
     """The function without calls (UNFOLD-1); itself if it has none."""
     calls = any(reading.is_inlined(op) for op in function.graph.get_operations())
-    return _Unfolding(function, loops=False).made() if calls else function
+    return _Unfolding(function, loops=False).made() if calls and functions.Copy.can(function) else function
 
 
 def has_loops(function: Function) -> bool:
-    """Whether the function runs loops."""
-    return any(op.type in LOOPS for op in function.graph.get_operations())
+    """Whether the function runs loops that might be unfolded."""
+    return any(op.type in LOOPS for op in function.graph.get_operations()) and functions.Copy.can(function)
 
 
 def without_loops(function: Function) -> Function:
     """The function with its loops unfolded (UNFOLD-2 to UNFOLD-4); itself if there are none that can be."""
+    if not has_loops(function):
+        return function
     unfolding = _Unfolding(function, loops=True)
     made = unfolding.made()
     return made if unfolding.unfolded else function
@@ -80,10 +93,13 @@ class _Body:
         self.ends: dict[str, list[tf.Operation]] = {}
         self.effects: list[tf.Operation] = []
 
+    def before(self, op: tf.Operation) -> list[tf.Operation]:
+        """What stands for the ops of the same function that an op waits for."""
+        return list(dict.fromkeys(end for one in op.control_inputs for end in self.ends.get(one.name, ())))
+
     def waits_of(self, op: tf.Operation) -> list[tf.Operation]:
-        """What stands for the ops that an op waits for."""
-        before = [end for one in op.control_inputs for end in self.ends.get(one.name, ())]
-        return list(dict.fromkeys([*before, *(self.waits if runs_once(op) or op.type in LOOPS else ())]))
+        """The same, and what stands for those that its function waits for, if that matters."""
+        return list(dict.fromkeys([*self.before(op), *(self.waits if runs_once(op) or op.type in LOOPS else ())]))
 
 
 class _Unfolding:
@@ -125,9 +141,9 @@ class _Unfolding:
             if number is not None:
                 return self._unrolled(op, given, number, body)
         if self.loops and (known := self._known(op, given, body)) is not None:
-            return known, []
-        key = (id(op.graph), op.name, "Const")
+            return known, body.before(op)
         if body.rounds and op.type == "Const" and not op.control_inputs:
+            key = (op.device or body.device, hashlib.sha256(op.node_def.attr["value"].SerializeToString()).digest())
             if key not in self._constants:
                 self._constants[key] = self._copied(op, [], body).outputs[0]
             return [self._constants[key]], [self._constants[key].op]
@@ -179,6 +195,10 @@ class _Unfolding:
         if condition is None or len(bodies) != 1:
             return None
         graph, ops = bodies[0], running(bodies[0])
+        if any(
+            t.dtype != tf.variant and t.shape != made.shape for t, made in zip(graph.inputs, graph.outputs, strict=True)
+        ):
+            return None
         if any(runs_once(one) and one.type not in ("ReadVariableOp", "Placeholder") for one in ops):
             return None
         if not any((size(t) or 0) > CRUMB_BYTES for one in ops for t in one.outputs if one.type != "Placeholder"):
@@ -264,7 +284,11 @@ class _Unfolding:
         return self._rows[key]
 
     def _real(self, items: Items) -> tf.Tensor:
-        made = tf.raw_ops.TensorListReserve(element_shape=-1, num_elements=len(items.held), element_dtype=items.dtype)
+        if items.whole is not None:
+            return tf.raw_ops.TensorListFromTensor(tensor=items.whole, element_shape=items.shape)
+        made = tf.raw_ops.TensorListReserve(
+            element_shape=items.shape, num_elements=len(items.held), element_dtype=items.dtype
+        )
         for i, item in enumerate(items.held):
             if item is not None:
                 made = tf.raw_ops.TensorListSetItem(input_handle=made, index=i, item=self._tensor(item))
@@ -274,25 +298,33 @@ class _Unfolding:
 
     def reserve(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         number = self._number(given[1]) if op.type == "TensorListReserve" else np.asarray(0)
-        return None if number is None else [Items(op.get_attr("element_dtype"), (None,) * int(number))]
+        return (
+            None
+            if number is None
+            else [Items(op.get_attr("element_dtype"), (None,) * int(number), self._items_shape(given[0]))]
+        )
+
+    def _items_shape(self, value: Value) -> np.ndarray:
+        known = value if isinstance(value, np.ndarray) else tf.get_static_value(self._tensor(value))
+        return np.asarray(-1 if known is None else known, np.int32)
 
     def push(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         items, item = given
         if not isinstance(items, Items) or isinstance(item, Items):
             return None
-        return [Items(items.dtype, (*items.held, item))]
+        return [items.of(*items.held, item)]
 
     def pop(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         items = given[0]
         if not isinstance(items, Items) or not items.held or items.held[-1] is None:
             return None
-        return [Items(items.dtype, items.held[:-1]), items.held[-1]]
+        return [items.of(*items.held[:-1]), items.held[-1]]
 
     def put(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         items, index, item = given[0], self._number(given[1]), given[2]
         if not isinstance(items, Items) or index is None or isinstance(item, Items) or not 0 <= index < len(items.held):
             return None
-        return [Items(items.dtype, (*items.held[: int(index)], item, *items.held[int(index) + 1 :]))]
+        return [items.of(*items.held[: int(index)], item, *items.held[int(index) + 1 :])]
 
     def get(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         items, index = given[0], self._number(given[1])
@@ -305,7 +337,8 @@ class _Unfolding:
         tensor = self._tensor(given[0]) if not isinstance(given[0], Items) else None
         if tensor is None or not tensor.shape.is_fully_defined() or tensor.shape.rank < 1:
             return None
-        return [Items(tensor.dtype, tuple(Row(tensor, i) for i in range(tensor.shape[0])))]
+        held = tuple(Row(tensor, i) for i in range(tensor.shape[0]))
+        return [Items(tensor.dtype, held, self._items_shape(given[1]), tensor)]
 
     def stack(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         items = given[0]
@@ -334,7 +367,7 @@ class _Unfolding:
             return None
         tensors = [self._tensor(item) for item in items.held if item is not None]
         with self.copy.insertion(op.device):
-            return [Items(items.dtype, tuple(map(tf.zeros_like, tensors)))]
+            return [items.of(*map(tf.zeros_like, tensors))]
 
     def add(self, op: tf.Operation, given: Sequence[Value]) -> list[Value] | None:
         """An item that was never set is nothing, and adds nothing. Sums of three or more items depend on their order: no rule."""
@@ -346,7 +379,7 @@ class _Unfolding:
         ]
         if any(len(place) > 2 for place in places):
             return None
-        return [Items(lists[0].dtype, tuple(self._sum(op, *place) for place in places))]
+        return [lists[0].of(*(self._sum(op, *place) for place in places))]
 
     def _sum(self, op: tf.Operation, first: Any = None, second: Any = None) -> Any:
         if second is None:

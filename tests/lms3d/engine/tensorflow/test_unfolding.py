@@ -113,10 +113,37 @@ def with_effects(x: tf.Tensor) -> tf.Tensor:
     return tf.while_loop(lambda i, _: i < 3, one, (0, x))[1]
 
 
-@pytest.mark.parametrize("step", [by_data, with_numbers_of_its_own, of_crumbs, with_effects])
+def that_grows(x: tf.Tensor) -> tf.Tensor:
+    shapes = tf.TensorShape(()), tf.TensorShape((None, 1024))
+    rounds = tf.while_loop(
+        lambda i, _: i < 3, lambda i, y: (i + 1, tf.concat([y, y[:1]], 0)), (0, x), shape_invariants=shapes
+    )
+    return tf.reduce_sum(rounds[1])
+
+
+@pytest.mark.parametrize("step", [by_data, with_numbers_of_its_own, of_crumbs, with_effects, that_grows])
 def test_loops_that_stay(step):
     function, made = unfolded(step)
     assert made is function
+
+
+@pytest.mark.parametrize("given", ["rows", "items"])
+def test_a_loop_that_stays_reads_the_list_of_one_that_does_not(given):
+    def step(x: tf.Tensor) -> tf.Tensor:
+        rows = tf.TensorArray(tf.float32, ROUNDS, element_shape=(64, 1024), clear_after_read=False)
+        rows = rows.unstack(tf.reshape(x, (ROUNDS, 64, 1024)))
+        if given == "items":
+            rows = tf.while_loop(
+                lambda i, _: i < ROUNDS, lambda i, a: (i + 1, a.write(i, tf.sin(a.read(i)))), (0, rows)
+            )[1]
+        whole = tf.while_loop(lambda i, _: i < ROUNDS, lambda i, y: (i + 1, y + rows.read(i)), (0, x[:64]))[1]
+        by_data = tf.while_loop(lambda _, y: tf.reduce_max(y) > 9.0, lambda i, y: (i + 1, y / rows.read(i)), (0, whole))
+        return by_data[1]
+
+    function, made = unfolded(step)
+    assert [op.type for op in made.graph.get_operations() if op.type in bodies.LOOPS] == ["StatelessWhile"]
+    assert (given == "items") == ("TensorListSetItem" in types(made))
+    equal_results(function, made)
 
 
 def test_a_loop_of_too_many_rounds_stays(monkeypatch):
