@@ -137,7 +137,11 @@ def test_a_loop_that_stays_reads_the_list_of_one_that_does_not(given):
                 lambda i, _: i < ROUNDS, lambda i, a: (i + 1, a.write(i, tf.sin(a.read(i)))), (0, rows)
             )[1]
         whole = tf.while_loop(lambda i, _: i < ROUNDS, lambda i, y: (i + 1, y + rows.read(i)), (0, x[:64]))[1]
-        by_data = tf.while_loop(lambda _, y: tf.reduce_max(y) > 9.0, lambda i, y: (i + 1, y / rows.read(i)), (0, whole))
+        by_data = tf.while_loop(
+            lambda _, y: tf.reduce_max(y) > 1.0,
+            lambda i, y: (i + 1, y / 2.0 + rows.read(i % ROUNDS) / 64.0),
+            (0, whole),
+        )
         return by_data[1]
 
     function, made = unfolded(step)
