@@ -195,9 +195,8 @@ class _Unfolding:
         if condition is None or len(bodies) != 1:
             return None
         graph, ops = bodies[0], running(bodies[0])
-        if any(
-            t.dtype != tf.variant and t.shape != made.shape for t, made in zip(graph.inputs, graph.outputs, strict=True)
-        ):
+        pairs = zip(graph.inputs, graph.outputs, strict=True)
+        if any(t.dtype != tf.variant and not t.shape.is_compatible_with(made.shape) for t, made in pairs):
             return None
         if any(runs_once(one) and one.type not in ("ReadVariableOp", "Placeholder") for one in ops):
             return None
@@ -412,6 +411,7 @@ _NUMBERS: Mapping[str, Callable[..., Any]] = {
     "AddV2": lambda op, a, b: a + b,
     "Sub": lambda op, a, b: a - b,
     "Mul": lambda op, a, b: a * b,
+    "Max": lambda op, a, axes: _largest(op, a, axes),
     "Minimum": lambda op, a, b: np.minimum(a, b),
     "Maximum": lambda op, a, b: np.maximum(a, b),
     "Less": lambda op, a, b: a < b,
@@ -427,10 +427,17 @@ _NUMBERS: Mapping[str, Callable[..., Any]] = {
     "Cast": lambda op, a: a.astype(op.outputs[0].dtype.as_numpy_dtype),
 }
 """Type of op -> what it makes of numbers (UNFOLD-2)."""
+_FEW = 8
 
 
 def _is_number(tensor: tf.Tensor) -> bool:
-    return tensor.dtype in (tf.int32, tf.int64, tf.bool) and tensor.shape.rank == 0
+    """Whether a tensor is a whole number or a truth value, or a few of them."""
+    known = tensor.dtype in (tf.int32, tf.int64, tf.bool) and tensor.shape.is_fully_defined()
+    return known and tensor.shape.num_elements() <= _FEW
+
+
+def _largest(op: tf.Operation, numbers: np.ndarray, axes: np.ndarray) -> Any:
+    return np.max(numbers, axis=tuple(np.atleast_1d(axes).tolist()), keepdims=bool(op.get_attr("keep_dims")))
 
 
 def _evaluated(

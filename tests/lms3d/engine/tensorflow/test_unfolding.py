@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from lms3d.engine.liveness import peak_bytes
 from lms3d.engine.tensorflow import bodies, functions, unfolding
 from lms3d.engine.tensorflow.capture import capture
+from lms3d.keras_step.attachment import trace_step
 from lms3d.keras_step.callback import LMS
 from tests.lms3d.engine.tensorflow.test_bodies import SPEC, block, gradient_of, looped, stacked
 from tests.lms3d.engine.traced import batch, same_bits
@@ -178,6 +180,24 @@ def test_reads_and_updates_of_variables_stay_in_order():
     assert weight.numpy() == 4.0
 
 
+@pytest.mark.parametrize("layer", [keras.layers.GRU(64), keras.layers.LSTM(64)], ids=["GRU", "LSTM"])
+def test_recurrent_layers_train_to_the_same_bits(layer):
+    given = keras.Input((3, 32))
+    model = keras.Model(given, layer(given))
+    model.compile("sgd", "mse", jit_compile=False)
+    function = trace_step(model, "train", (tf.TensorSpec((1024, 3, 32)), tf.TensorSpec((1024, 64))))
+    made = unfolding.without_loops(unfolding.without_calls(function))
+    assert types(function) & bodies.LOOPS
+    assert not [kind for kind in types(made) if kind in bodies.LOOPS or "List" in kind]
+    x, y = batch(0, tf.TensorSpec((1024, 3, 32))), batch(1, tf.TensorSpec((1024, 64)))
+    start, ends = model.get_weights(), []
+    for one in (function, made):
+        model.set_weights(start)
+        functions.make_function(one)((x, y))
+        ends.append(model.get_weights())
+    same_bits(*ends)
+
+
 def recurrent(weight: tf.Variable):
     """A step of a network with a loop that reads a variable, with its update."""
 
@@ -194,7 +214,7 @@ def recurrent(weight: tf.Variable):
 
 
 def test_a_plan_moves_what_a_loop_and_a_call_hold(tmp_path):
-    """In half of the memory that the step takes, with the same bits. Without the unfolding there is no such plan."""
+    """In two fifths of the memory that the step takes, with the same bits. Without the unfolding there is no such plan."""
     start = np.random.default_rng(1).normal(size=(1024, 1024)).astype(np.float32) / 32
     weight = tf.Variable(start)
     function = functions.trace(recurrent(weight), SPEC)
@@ -204,7 +224,7 @@ def test_a_plan_moves_what_a_loop_and_a_call_hold(tmp_path):
     without.rewrite(functions.trace(recurrent(weight), SPEC))
     assert without.report is not None
     weight.assign(start)
-    limit = without.report.unedited_limit_bytes * 6 // 10
+    limit = without.report.unedited_limit_bytes * 4 // 10
     lms = LMS(memory_limit=limit, slabs="off", tier="disk", swap_dir=tmp_path)
     made = lms.rewrite(functions.trace(recurrent(weight), SPEC))
     assert lms.plan is not None
