@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.engine.ir import RESIDENT_TYPES
 from lms3d.engine.tensorflow import functions, reading
 from lms3d.engine.tensorflow.bodies import LOOPS, running, size
 from lms3d.engine.tensorflow.capture import runs_once, traced_order
@@ -200,7 +201,7 @@ class _Unfolding:
             return None
         if any(runs_once(one) and one.type not in ("ReadVariableOp", "Placeholder") for one in ops):
             return None
-        if not any((size(t) or 0) > CRUMB_BYTES for one in ops for t in one.outputs if one.type != "Placeholder"):
+        if not any((size(t) or 0) > CRUMB_BYTES for one in ops for t in one.outputs if one.type not in RESIDENT_TYPES):
             return None
         numbers = [self._number(value) for value in given]
         for done in range(UNFOLDED_OPS):
