@@ -26,7 +26,7 @@ from lms3d.engine.planners import PLANNERS
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import OnDevice, Settings, StepRequest
 from lms3d.engine.slabs.choice import Slabs
-from lms3d.engine.tensorflow import functions, op_costs, speeds, whole_steps
+from lms3d.engine.tensorflow import functions, op_costs, speeds, unfolding, whole_steps
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import OURS, Tier
@@ -105,6 +105,26 @@ class Engine:
 
     # -- planning ------------------------------------------------------------------------------------------------------
 
+    def unfolded(
+        self, function: Function, step: str, on_device: OnDevice, *, settings: Settings | None = None
+    ) -> Function:
+        """The function to plan in place of `function`: without calls and, if it does not fit in the limit as it is, without loops.
+
+        A plan sees no tensors within these. Results are equal bit by bit. TFLMS plans loops as they are.
+        """
+        settings = settings or self.settings
+        function = unfolding.without_calls(function)
+        if not self._may_unfold(function, settings):
+            return function
+        if planning.is_noop(settings.request(self._captured(function, on_device), self.machine, step=step)):
+            return function
+        return unfolding.without_loops(function)
+
+    @staticmethod
+    def _may_unfold(function: Function, settings: Settings) -> bool:
+        """Whether the function has loops, for a planner that takes a step in another form than it was traced in."""
+        return PLANNERS[settings.planner].slices and unfolding.has_loops(function)
+
     def request(
         self,
         function: Function,
@@ -170,7 +190,19 @@ class Engine:
             forms.take(None)
             raise
         forms.take(chosen.form)
-        return chosen
+        if not with_floor or not chosen.as_traced:
+            return chosen
+        floor = self._floor_of_rounds(function, step, on_device, settings, machine)
+        known = [one for one in (chosen.prediction.floor_bytes, floor) if one is not None]
+        return replace(chosen, prediction=replace(chosen.prediction, floor_bytes=min(known, default=None)))
+
+    def _floor_of_rounds(
+        self, function: Function, step: str, on_device: OnDevice, settings: Settings, machine: Machine | None
+    ) -> int | None:
+        """The smallest limit of a step without its loops; None if it has none, or keeps them."""
+        if not self._may_unfold(function, settings) or (made := unfolding.without_loops(function)) is function:
+            return None
+        return planning.floor_bytes(self.request(made, step, on_device, settings=settings, machine=machine))
 
     def _compile_pass(self) -> Compile:
         return Compile(self.compute_device, self._free_bytes() // tuning.PROGRAM_FREE_SHARE)
@@ -225,6 +257,7 @@ class Engine:
         settings = settings if slabs is None else replace(settings, slabs=slabs)
         if was_rewritten(function.graph):
             return self._as_it_is(function, step, on_device)
+        function = self.unfolded(function, step, on_device, settings=settings)
         chosen = self.choose(function, step, on_device, settings=settings, machine=machine, run=run)
         request, plan = chosen.request, chosen.plan
         prediction = replace(chosen.prediction, limit_bytes=self.settings.limit_bytes)

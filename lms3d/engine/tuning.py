@@ -15,6 +15,10 @@ of a serial step. Larger: LMS steps in earlier than needed. Checked by `python -
 NAMED_TENSORS = 3
 """Tensors named in a "does not fit" message. This keeps the message to one line; not measured."""
 
+UNFOLDED_OPS = 20_000
+"""Copies of ops that all loops of a step may become. More: longer loops have a plan; each thousand takes about a second to trace,
+and planning takes longer. Not measured."""
+
 # -- planners: TFLMS ---------------------------------------------------------------------------------------------------
 
 TRIGGER_LEVELS = 10

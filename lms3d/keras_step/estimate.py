@@ -122,11 +122,12 @@ def plan_step(
         workspace.put_in_force(asked.limit_bytes, memory.gpu_name())
     engine = Engine(asked, compute_device=device, swap_dir=swap_dir, mapped=mapped, machine=machine)
     function = _traced(model, step, input_spec)
-    ask = partial(
-        engine.choose, function, step, on_device.supposed(function, input_spec, asked.pool), with_floor=with_floor,
-        effort_seconds=effort_seconds,
-    )  # fmt: skip
+    beside = on_device.supposed(function, input_spec, asked.pool)
     with say_if_long(step, asked.limit_bytes, ", to predict what it needs"):
+        function = engine.unfolded(function, step, beside)
+        ask = partial(
+            engine.choose, function, step, beside, with_floor=with_floor, effort_seconds=effort_seconds
+        )  # fmt: skip
         chosen = _answered(ask, asked, at_floor=at_floor)
     request = chosen.request.under(limit_bytes=asked.limit_bytes)
     return Planned(request=request, plan=chosen.plan, prediction=chosen.prediction)

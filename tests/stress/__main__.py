@@ -24,6 +24,7 @@ PARTS = {
     "soak": ("tests.stress.soak:SOAK", "in long runs memory, open files, threads, swap files and step times do not grow"),
     "graphs": ("tests.stress.graphs:GRAPHS", "random steps and TensorFlow functions keep every promise of the engine"),
     "peaks": ("tests.stress.peaks:PEAKS", "peaks of networks that nobody has tuned the engine for are as predicted"),
+    "limits": ("tests.stress.limits:LIMITS", "the same networks under one limit after the other: planned, kept, the same loss"),
     "rank-files": ("tests.stress.ranks:FILES", "the file operations of one of two ranks fail"),
     "tests": ("tests.stress.suite:TESTS", "tests that take too long for `make test`, and more random examples of others"),
     "files": ("tests.stress.files:FILES", "every command is killed, or fails, at every file operation; disks, clocks, power cuts"),

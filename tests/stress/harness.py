@@ -42,6 +42,8 @@ class Result:
     """What is printed if nothing is wrong."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the table adds up over a group, such as {"refused": 1}."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What the results keep of a case, such as its peaks in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class Part:
     """Tries the case of this group and name."""
     fresh: bool = False
     """Whether each case gets a new child."""
+    fresh_groups: bool = False
+    """Whether the first case of each group gets a new child."""
     once: bool = False
     """Whether a case that went wrong is left alone, too: a rare failure that is tried again is gone."""
     seconds: float = 7200.0
@@ -230,6 +234,8 @@ def try_part(name: str, part: Part, options: Options, store: Store) -> int:
         for group in part.groups:
             if options.only and not any(fnmatch(group, pattern) for pattern in options.only):
                 continue
+            if part.fresh_groups:
+                child.end()
             cases = _chosen(child.call(part.cases, options, group), options)
             asked += len(cases)
             left = [case for case in cases if not store.done(name, group, case, once=part.once)]

@@ -63,30 +63,32 @@ def _run(options: Options, group: str, case: str) -> Result:
 
     lms3d.limit_memory(POOL)
     whole = train(zoo()[case])
-    words, counts, limit = [f"without a plan: {_words(whole)}"], {_kind(whole): 1}, whole.measured // 2
+    told, counts, limit = [f"without a plan: {words(whole)}"], {kind(whole): 1}, whole.measured // 2
     try:
         half = train(zoo()[case], limit)
     except DoesNotFit as error:
-        return Result(note=f"{words[0]}; half of it: {error}", counts=counts | {"no plan for half": 1})
-    words.append(f"in half: {_words(half)}")
-    return Result(wrong=_wrong(whole, half, limit), note="; ".join(words), counts=counts | {f"half: {_kind(half)}": 1})
+        return Result(note=f"{told[0]}; half of it: {error}", counts=counts | {"no plan for half": 1})
+    told.append(f"in half: {words(half)}")
+    return Result(wrong=wrong(whole, half, limit), note="; ".join(told), counts=counts | {f"half: {kind(half)}": 1})
 
 
-def _wrong(whole: Trained, half: Trained, limit: int) -> str:
-    """What is wrong with the steps under the limit; "" if nothing is."""
-    if half.measured > limit:
-        return f"{format_size(half.measured)} under a limit of {format_size(limit)}"
-    if half.loss == whole.loss or (half.loss != half.loss and whole.loss != whole.loss):
+def wrong(whole: Trained, under: Trained, limit: int) -> str:
+    """What is wrong with steps under a limit; "" if nothing is."""
+    if under.measured > limit:
+        return f"{format_size(under.measured)} under a limit of {format_size(limit)}"
+    if under.loss == whole.loss or (under.loss != under.loss and whole.loss != whole.loss):
         return ""
-    return f"the loss is {half.loss} in half of the memory, and {whole.loss} in all of it"
+    return f"the loss is {under.loss} under the limit, and {whole.loss} without"
 
 
-def _words(one: Trained) -> str:
+def words(one: Trained) -> str:
+    """The two peaks, for a line."""
     share = one.measured / one.predicted
     return f"predicted {format_size(one.predicted)}, measured {format_size(one.measured)} ({share:.2f} of it)"
 
 
-def _kind(one: Trained) -> str:
+def kind(one: Trained) -> str:
+    """How the measured peak compares with the predicted one."""
     share = one.measured / one.predicted
     return "higher than predicted" if share > 1 + NEAR else "lower" if share < 1 - NEAR else "as predicted"
 

@@ -87,10 +87,11 @@ def test_cases_are_chosen_by_group_name_and_number(command):
     assert tried("other", "--only", "one", "--match", "[g01]*", "--most", "2") == []  # the same are drawn
 
 
-def test_a_child_is_kept_or_not(command):
-    for fresh, children in ((False, 1), (True, 2)):
-        _, _, tried = command("other" if fresh else "toy", "--match", "[01]", fresh=fresh)
-        assert len({pid for *_, pid in tried}) == children
+@pytest.mark.parametrize(("rules", "children"), [({}, 1), ({"fresh_groups": True}, 2), ({"fresh": True}, 4)])
+def test_a_child_is_kept_or_not(command, rules, children):
+    _, _, tried = command("toy", "--match", "[01]", groups=("one", "two"), **rules)
+    assert len(tried) == 4
+    assert len({pid for *_, pid in tried}) == children
 
 
 def test_a_part_that_cannot_begin_leaves_the_others_alone(command):

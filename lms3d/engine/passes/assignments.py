@@ -14,7 +14,7 @@ ASSIGN-1  The first op makes sure that the variable has memory of its own. If an
           is: a step that fails between the two loses nothing, unless the new value is not finite.
 ASSIGN-2  Then InplaceUpdate copies bit by bit. The assignment changes nothing, as its value has the variable's own memory.
 ASSIGN-3  A value is left alone if it is small (`pool_layout.CRUMB_BYTES`), not of floating-point numbers, of an unknown shape, in a
-          loop or in a called function, or if its variable has no value yet. The branches of an If are edited, too.
+          loop or in a call that stays (UNFOLD-1), or if its variable has no value yet. The branches of an If are edited, too.
 ASSIGN-4  TensorFlow computes a value of constants alone once, and keeps it for good: the zeros with which accumulated gradients
           begin anew are as large as the variable. If such a value comes from a fill, broadcast or tile, each step makes it anew.
 ASSIGN-5  A thread that reads the variable while the step runs may get parts of both values, and the tensor it read may change.

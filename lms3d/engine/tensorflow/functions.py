@@ -12,10 +12,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import gen_math_ops, gradients_util, script_ops
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import gen_math_ops, gradients_util, handle_data_util, script_ops
 
-from lms3d.engine.tensorflow.reading import COMPILED, digest, is_program
+from lms3d.engine.tensorflow.reading import COMPILED, digest, in_loop, is_program
 
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _EXECUTION = None
@@ -241,6 +241,71 @@ def inferred_shapes(op: tf.Operation) -> list[tf.TensorShape]:
         dtypes = [t.dtype for t in op.outputs]
         made = graph._create_op_internal(op.type, given, dtypes, attrs=attributes, op_def=op.op_def)
     return [t.shape for t in made.outputs]
+
+
+class Copy:
+    """A new graph that takes and returns what another function's does, and to which ops are copied one by one.
+
+    inputs: the new graph's inputs, as those of the given function.
+    """
+
+    def __init__(self, function: tf.types.experimental.ConcreteFunction) -> None:
+        self._function, before = function, function.graph
+        self.graph = func_graph.FuncGraph(before.name)
+        outside = {id(inner): outer for outer, inner in before.captures}
+        for inner in before.inputs:
+            (made,) = self.add(inner.op, [], [], name=inner.op.name, device=inner.op.device).outputs
+            handle_data_util.copy_handle_data(inner, made)
+            self.graph.inputs.append(made)
+            if id(inner) in outside:
+                self.graph.replace_capture(outside[id(inner)], made)
+        self.graph.variables = before.variables
+        self.inputs = list(self.graph.inputs)
+
+    @staticmethod
+    def can(function: tf.types.experimental.ConcreteFunction) -> bool:
+        """Whether a function can be copied: it has no frames of TensorFlow 1, and captures nothing anew in each call."""
+        frames = any(in_loop(op) for op in function.graph.get_operations())
+        return not frames and not function.graph.deferred_external_captures
+
+    @contextlib.contextmanager
+    def insertion(self, device: str = "") -> Iterator[None]:
+        """Ops that are made in the block go to the new graph, and wait for none but their inputs."""
+        with self.graph.as_default(), tf.control_dependencies(None), tf.device(device or None):
+            yield
+
+    def add(
+        self, op: tf.Operation, inputs: Sequence[tf.Tensor], waits: Sequence[tf.Operation], *, name: str, device: str
+    ) -> tf.Operation:
+        """A copy of an op of any graph, which reads `inputs`, waits for `waits`, and knows the functions that the op runs."""
+        attributes = {key: value for key, value in op.node_def.attr.items() if key != "_class"}
+        for value in attributes.values():
+            for called in [value.func, *value.list.func]:
+                if called.name and (known := op.graph._get_function(called.name)) is not None:
+                    self.graph._add_function_recursive(known)
+        dtypes = [t.dtype for t in op.outputs]
+        with self.insertion(device), tf.control_dependencies(list(waits)):
+            made = self.graph._create_op_internal(
+                op.type, list(inputs), dtypes, name=name, attrs=attributes, op_def=op.op_def
+            )
+        for old, new in zip(op.outputs, made.outputs, strict=True):
+            new.set_shape(old.shape)
+            if old.dtype in (tf.resource, tf.variant):
+                handle_data_util.copy_handle_data(old, new)
+        return made
+
+    def finished(
+        self, outputs: Sequence[tf.Tensor], effects: Sequence[tf.Operation]
+    ) -> tf.types.experimental.ConcreteFunction:
+        """The function of the new graph. outputs: for each tensor that the given function returns, the one to return."""
+        before, graph = self._function.graph, self.graph
+        stands_for = {id(old): new for old, new in zip(before.outputs, outputs, strict=True)}
+        graph.outputs, graph.control_outputs = list(outputs), list(dict.fromkeys(effects))
+        graph.structured_input_signature = before.structured_input_signature
+        graph.structured_outputs = tf.nest.map_structure(
+            lambda one: stands_for.get(id(one), one), before.structured_outputs, expand_composites=True
+        )
+        return concrete_function.ConcreteFunction.from_func_graph(graph, self._function.function_type, {})
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,20 @@ def _function(op: tf.Operation, attribute: str) -> tf.Graph | None:
         return function_def_to_graph.function_def_to_graph(definition, input_shapes=shapes)
 
 
+def is_inlined(op: tf.Operation) -> bool:
+    """True for a call whose function TensorFlow makes a part of the graph that the call is in."""
+    function = op.graph._get_function(op.get_attr("f").name) if op.type in _CALLS else None
+    if function is None:
+        return False
+    marked = [
+        attributes[name].b
+        for attributes in (op.node_def.attr, function.cached_definition.attr)
+        for name in ("_noinline", COMPILED)
+        if name in attributes
+    ]
+    return not any(marked)
+
+
 def is_program(op: tf.Operation) -> bool:
     """True for a call of a function without effects that XLA compiles as a whole."""
     return op.type == "PartitionedCall" and COMPILED in op.node_def.attr and bool(op.get_attr(COMPILED))
