@@ -10,7 +10,7 @@ WEIGHTS = 4  # two convolutions
 
 @pytest.fixture(scope="module")
 def job(horovodrun):
-    job = horovodrun("job_training.py", timeout=500)
+    job = horovodrun("job_training.py", timeout=500, forked=True)
     assert job.code == 0, job.output
     return job
 
