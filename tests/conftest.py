@@ -22,12 +22,15 @@ import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from lms3d.data import pseudonyms
 from tests.browser import found as found_browser
 from tests.caches import private_cache
-from tests.fork_server import READ_WHEN_USED, Commands
+from tests.fork_server import ONE_WORKER, READ_WHEN_USED, Commands
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # or under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+for variable, value in ONE_WORKER.items():  # of what is called in the tests' own process, as of their commands
+    os.environ.setdefault(variable, value)
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
