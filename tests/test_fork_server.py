@@ -72,6 +72,8 @@ def test_what_it_writes_and_its_exit_code(commands):
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     done = commands.run([*PROBE, "exit", 0], merged=True)
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["err", "out"], "")
+    done = commands.run(["-c", "import atexit, sys; atexit.register(print, 'last'); print('first'); sys.exit('why')"])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "first\nlast\n", "why\n")
     done = commands.run([*PROBE, "fail"])
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: a defect")
 
