@@ -22,12 +22,15 @@ import lms3d  # noqa: F401  before TensorFlow, whose kernels it chooses
 from lms3d.data import pseudonyms
 from tests.browser import found as found_browser
 from tests.caches import private_cache
-from tests.fork_server import READ_WHEN_USED, Commands
+from tests.fork_server import ONE_WORKER, READ_WHEN_USED, Commands
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # or under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+for variable, value in ONE_WORKER.items():  # of what is called in the tests' own process, as of their commands
+    os.environ.setdefault(variable, value)
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -38,14 +41,14 @@ SLOW = {
     "stress/test_files.py": 40,
     "lms3d/ranks/test_launchers.py": 80,
     "lms3d/ranks/test_store.py": 30,
-    "lms3d/ranks/test_ranks_networks.py": 80,
-    "integration/test_train_ranks.py": 250,
-    "integration/test_train.py": 160,
-    "lms3d/ranks/test_failure.py": 200,
+    "lms3d/ranks/test_ranks_networks.py": 30,
+    "integration/test_train_ranks.py": 130,
+    "integration/test_train.py": 200,
+    "lms3d/ranks/test_failure.py": 120,
     "lms3d/ranks/test_elastic.py": 150,
     "lms3d/ranks/test_ranks_training.py": 100,
-    "lms3d/engine/test_models.py": 90,
-    "lms3d/engine/test_any_model.py": 80,
+    "lms3d/engine/test_models.py": 30,
+    "lms3d/engine/test_any_model.py": 45,
     "integration/test_train_chexnet.py": 25,
     "experiments/test_scaling_ranks.py": 60,
     "lms3d/engine/planners/test_every_limit.py": 60,
@@ -61,7 +64,7 @@ SLOW = {
     "lms3d/device/test_memory.py::test_too_late": 5,
     "lms3d/test_beside_others.py": 40,  # each in a process of its own
     "lms3d/test_predict.py::test_the_command_works": 10,
-    "lms3d/test_package.py": 50,
+    "lms3d/test_package.py": 65,
     "models/test_models.py::test_a_saved_model_loads": 12,
     "models/test_chexnet.py::test_imagenet_weights": 20,
     "models/test_chexnet.py::test_weights_of_an_earlier_run": 10,
@@ -70,9 +73,9 @@ SLOW = {
     "experiments/test_input_pipeline.py::test_real_ranks": 7,
     "deploy/test_launchers.py::test_the_real_horovodrun": 5,
     "deploy/test_horovod_build.py::test_the_wheel_of_this_machine": 6,
-    "lms3d/keras_step/test_keras_own_tests.py": 100,
+    "lms3d/keras_step/test_keras_own_tests.py": 50,
     "lms3d/keras_step/test_any_keras.py": 45,
-    "lms3d/keras_step/test_closing_the_loop.py": 90,
+    "lms3d/keras_step/test_closing_the_loop.py": 70,
     "lms3d/keras_step/test_callback.py": 30,
     "lms3d/keras_step/test_slabs.py": 40,
     "integration/test_train_slabs.py": 60,
@@ -111,8 +114,8 @@ SLOW = {
     "stress/test_functions.py": 25,
     "stress/test_steps.py": 30,
     "lms3d/keras_step/test_long_runs.py": 25,
-    "integration/test_train_arms.py": 60,
-    "integration/test_guides.py": 200,
+    "integration/test_train_arms.py": 85,
+    "integration/test_guides.py": 90,
     "integration/test_tutorial.py": 45,
     "integration/test_any_organ.py": 35,
     "integration/test_train_elastic.py": 50,
@@ -132,6 +135,7 @@ LONG = {
     "lms3d/engine/slabs/test_networks.py": 40,
     "lms3d/engine/planners/test_planner.py": 40,
     "lms3d/test_evaluate_plain.py": 40,
+    "lms3d/ranks/test_collectives.py": 35,
     "lms3d/test_plan_machine.py": 40,
     "lms3d/training/test_arms.py": 40,
     "lms3d/scoring/test_scripts.py": 30,

@@ -3,6 +3,9 @@
     test ── words, variables, streams ──> server ── fork ──> keeper ── fork ──> command
       ^──────────────── process id, then exit code ────────────┘
 
+A program that starts Python itself, such as a launcher of ranks, starts `tests/forked.py` in its place (`Commands.python`), which
+asks the server as a test does, by the server's own socket.
+
 A command is a process of its own, with its own arguments, variables, folder, umask, streams, signals, limits and exit code. What
 it has not is a start of its own: it gets a fresh Python where it asks for another value of a variable that Python or a library
 reads when it starts. What concerns the start (what is imported, and what that prints; launchers; the memory of a process) is
@@ -14,6 +17,7 @@ The server does not start where others are left.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -28,9 +32,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -100,6 +106,7 @@ class Commands:
         self._control: socket.socket | None = None
         self._environment: dict[str, str] = {}
         self._made: dict[str, str] = {}  # variables that the imports set, as they would in a fresh process
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def run(self, words: Sequence[object], *, timeout: float = 300, **how: Any) -> subprocess.CompletedProcess[str]:
         """`start` and `Command.end`."""
@@ -133,6 +140,14 @@ class Commands:
             )
         return Command(line, process, streams)
 
+    def python(self) -> list[str]:
+        """What to write for `sys.executable` where another program starts Python: the process that it starts has its command's
+        streams and exit code, and hands signals on. The command is no child of it, and has the affinity of the server."""
+        if self._server is None:
+            self._begin()
+        assert self._folder is not None
+        return [sys.executable, "-S", "-E", str(ROOT / "tests/forked.py"), _door(self._folder.name)]
+
     def _forks(self, words: Sequence[str], environment: Mapping[str, str]) -> bool:
         """Whether a fork would be as good as a start."""
         if words[0] != "-c" and (words[0] != "-m" or words[1].split(".")[0] not in PACKAGES):
@@ -148,9 +163,11 @@ class Commands:
     def _begin(self) -> None:
         self._environment = dict(os.environ)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = tempfile.TemporaryDirectory(prefix="lms3d-forks-")  # a socket's path must be short
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())], cwd=ROOT, env={**self._environment, **_QUIET},
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), _door(self._folder.name)],
+            cwd=ROOT, env={**self._environment, **_QUIET}, pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         theirs.close()
         if not (made := self._control.recv(1 << 16)):
@@ -175,6 +192,8 @@ class Commands:
         if self._control is not None and self._server is not None:
             self._control.close()
             self._server.wait()
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 class _Forked:
@@ -222,8 +241,14 @@ def take(streams: Sequence[int], environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def serve(control: socket.socket) -> None:
-    """Forks until the tests close their end. In a fork it returns, or raises what the command has raised."""
+def _door(folder: str) -> str:
+    """The path of the server's own socket."""
+    return f"{folder}/door"
+
+
+def serve(control: socket.socket, path: str) -> None:
+    """Forks until the tests close their end. A fork ends in it, or it raises what the command has raised. path: of a socket to
+    which others connect, each with one command."""
     before = dict(os.environ)
     gc.disable()  # what is imported stays
     _import_all()
@@ -231,11 +256,20 @@ def serve(control: socket.socket) -> None:
     paths = sys.path[1 + len(os.environ.get("PYTHONPATH", "").split(":")) * ("PYTHONPATH" in os.environ) :]
     require_one_thread()
     gc.freeze()  # else each fork would copy the pages of all objects when it collects
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind(path)
+    door.listen(64)
     control.sendall(
         json.dumps({name: value for name, value in os.environ.items() if before.get(name) != value}).encode()
     )
     while True:
-        job, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 4)
+        asks, _, _ = select.select([control, door], [], [])
+        guest = None if control in asks else door.accept()[0]
+        job, descriptors, _, _ = socket.recv_fds(guest or control, 1 << 20, 4)
+        if guest:
+            guest.close()
+        if not job and guest:
+            continue
         if not job:
             return
         *streams, tells = descriptors
@@ -243,8 +277,8 @@ def serve(control: socket.socket) -> None:
             if not (command := os.fork()):
                 os.close(tells)
                 control.close()
-                _run(json.loads(job), streams, paths)
-                return
+                door.close()
+                _end_of(partial(_run, json.loads(job), streams, paths))
             _keep(command, tells, streams)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -266,13 +300,37 @@ def _import_all() -> None:
 
 
 def _keep(command: int, tells: int, streams: Sequence[int]) -> None:
-    """Tells of a command, and ends with it."""
+    """Tells of a command, and ends with it. If nobody listens any more, the command is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to answer
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for descriptor in streams:
         os.close(descriptor)
     os.write(tells, _NUMBER.pack(command))
+    events = select.poll()
+    events.register(os.pidfd_open(command), select.POLLIN)
+    events.register(tells, 0)
+    if any(descriptor == tells for descriptor, _ in events.poll()):
+        os.kill(command, signal.SIGKILL)
     os.write(tells, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])))
     os._exit(0)
+
+
+def _end_of(run: Callable[[], None]) -> None:
+    """Runs it and ends as Python does, but takes nothing apart: to free all modules takes a third of a second, and the kernel frees
+    the memory. Raises what is an error, or a Ctrl-C."""
+    code: Any = 0
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]  as Python waits for its threads
+    atexit._run_exitfuncs()
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else 1)
 
 
 def _run(job: dict[str, Any], streams: Sequence[int], paths: Sequence[str]) -> None:
@@ -282,13 +340,16 @@ def _run(job: dict[str, Any], streams: Sequence[int], paths: Sequence[str]) -> N
     take(streams, job["environment"])
     os.chdir(job["cwd"])
     os.umask(job["umask"])
-    kind, program, *arguments = job["words"]
+    kind, program, *arguments = job["words"] if job["words"][0] in ("-c", "-m") else ["", *job["words"]]
     named = os.environ.get("PYTHONPATH")
-    sys.path[:] = ["" if kind == "-c" else job["cwd"], *(named.split(":") if named else []), *paths]
+    first = {"-c": "", "-m": job["cwd"]}.get(kind, str(Path(program).parent))
+    sys.path[:] = [first, *(named.split(":") if named else []), *paths]
     tempfile.tempdir = None
     np.random.seed()
     sys.argv, sys.orig_argv = [kind if kind == "-c" else program, *arguments], [sys.executable, *job["words"]]
-    if kind == "-c":
+    if not kind:
+        runpy.run_path(program, run_name="__main__")
+    elif kind == "-c":
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(program, vars(main))
     else:
@@ -297,4 +358,4 @@ def _run(job: dict[str, Any], streams: Sequence[int], paths: Sequence[str]) -> N
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])

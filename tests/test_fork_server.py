@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests import fork_server
 from tests.fork_server import ROOT
+from tests.stress.harness import alive
 
 pytestmark = pytest.mark.slow
 PROBE = ["-m", "tests.fork_probe"]
@@ -70,6 +72,8 @@ def test_what_it_writes_and_its_exit_code(commands):
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
     done = commands.run([*PROBE, "exit", 0], merged=True)
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["err", "out"], "")
+    done = commands.run(["-c", "import atexit, sys; atexit.register(print, 'last'); print('first'); sys.exit('why')"])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "first\nlast\n", "why\n")
     done = commands.run([*PROBE, "fail"])
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: a defect")
 
@@ -119,3 +123,37 @@ def test_threads_that_a_fork_would_lose_are_refused():
         done = subprocess.run([sys.executable, "-c", code.format(more)], cwd=ROOT, capture_output=True, text=True)
         assert words in done.stderr
         assert (done.returncode == 0) == (not words)
+
+
+def started(commands, *words, **how):
+    """What another program starts that was given `commands.python()`."""
+    return subprocess.Popen([*commands.python(), *map(str, words)], text=True, **how)
+
+
+def test_another_program_starts_forks_too(commands, tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = started(commands, *PROBE, "tell", cwd=tmp_path, env={**os.environ, "LMS3D_CACHE": "here"}, **pipes)
+    output, _ = process.communicate("said")
+    found = json.loads(output)
+    assert (found["stdin"], found["folder"], found["environment"]["LMS3D_CACHE"]) == ("said", str(tmp_path), "here")
+    process = started(commands, *PROBE, "exit", 3, **pipes)
+    assert (*process.communicate(), process.returncode) == ("out\n", "err\n", 3)
+    assert started(commands, *PROBE, "imported", "tensorflow").wait() == FORKED
+    (tmp_path / "beside.py").write_text("word = 'found'")
+    (tmp_path / "script.py").write_text("import sys; from beside import word; print(word, sys.argv, __name__)")
+    process = started(commands, tmp_path / "script.py", "more", **pipes)
+    assert process.communicate() == (f"found {[str(tmp_path / 'script.py'), 'more']} __main__\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_with_what_another_program_has_started_the_fork_ends(commands, tmp_path, number):
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(300)"
+    process = started(commands, "-c", code, tmp_path / "begun", stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not ((tmp_path / "begun").exists() and (tmp_path / "begun").read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    fork = psutil.Process(int((tmp_path / "begun").read_text()))
+    process.send_signal(number)
+    assert process.wait(60) == -number
+    psutil.wait_procs([fork], timeout=60)
+    assert not alive(fork)

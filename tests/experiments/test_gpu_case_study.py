@@ -6,8 +6,6 @@ import csv
 import itertools
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,6 @@ from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.reporting.runs import known
 from tests.thorough import THOROUGH
 
-ROOT = Path(__file__).parents[2]
 GPU = Card(
     name="A100", memory_bytes=40 << 30, capability=(8, 0), driver="550.54", processor="a CPU, 8 cores", versions="TensorFlow 2.21"
 )  # fmt: skip
@@ -677,21 +674,24 @@ REHEARSED = [s.name for s in SECTIONS] if THOROUGH else ["check", "large", "plac
 patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that others may need
 
 
+FORKING = """
+import sys
+from lms3d.experiments import gpu_case_study
+from lms3d.experiments.harness import child
+first = sys.argv.index("--rehearse")
+python = sys.argv[1:first]
+child.of_module = lambda name: [*python, "-m", name]
+sys.exit(gpu_case_study.main(sys.argv[first:]))
+"""
+"""The command, whose children are forks of what is imported already."""
+
+
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory) -> Path:
+def rehearsed(tmp_path_factory, commands) -> Path:
     """A rehearsal by the real command."""
     output = tmp_path_factory.mktemp("rehearsal")
-    command = [
-        sys.executable,
-        "-m",
-        "lms3d.experiments.gpu_case_study",
-        "--rehearse",
-        "--minutes",
-        "60",
-        "--output",
-        output,
-    ]
-    done = subprocess.run([*command, "--only", *REHEARSED], cwd=ROOT, capture_output=True, text=True, timeout=3600)
+    words = ["--rehearse", "--minutes", "60", "--output", output, "--only", *REHEARSED]
+    done = commands.run(["-c", FORKING, *commands.python(), *words], timeout=3600)
     assert done.returncode == 0, done.stderr
     return output
 

@@ -6,19 +6,21 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 
 from lms3d.data.phantoms import brains
 from lms3d.experiments import scaling
-from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.scalability import probe
+from tests.lms3d.ranks.started import HOROVODRUN
 
 
-def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(scaling, "of_module", lambda name: [*of_module("tests.small"), name])
+def test_one_rank_and_two_train_and_are_measured(tmp_path, capsys, monkeypatch, commands):
+    monkeypatch.setattr(scaling, "of_module", lambda name: [*commands.python(), "-m", "tests.small", name])
     data = brains.write(tmp_path / "phantom", cases=5, spacing_mm=8, workers=1)  # 4 train
     words = ["--ranks", "1", "2", "--epochs", "2", "--resolution", "16", "--data", str(data), "--cores-per-rank", "1"]
     out = tmp_path / "out"
     words += ["--scaling", "strong", "--probe", "--output", str(out)]
+    words += ["--launcher", shlex.join([*HOROVODRUN, "--gloo", "-np"]) + " {ranks}"]
     assert scaling.main([*words, "--", "--no-lms", "--model", "unet3d"]) == 0, capsys.readouterr().err
     with open(out / "scaling.csv", newline="") as file:
         found = {(row["scaling"], int(row["ranks"])): row for row in csv.DictReader(file)}

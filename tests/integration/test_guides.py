@@ -70,11 +70,12 @@ def small(words: list[str], sets: dict[str, Path]) -> list[str]:
     return [f"{word}=2" if word == "--sweep" else word for word in made]
 
 
-@pytest.fixture
-def sets(tmp_path):
-    chests = write_set(tmp_path / "chests", many(12))
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    chests = write_set(folder / "chests", many(12))
     return {
-        "": brains.write(tmp_path / "set", cases=5, spacing_mm=8, workers=1),
+        "": brains.write(folder / "set", cases=5, spacing_mm=8, workers=1),
         "ChestX": chests,
         "radiographs": chests,
     }
@@ -119,7 +120,7 @@ def test_every_command_runs(guides, leaves, sets, tmp_path, commands):
             between(tmp_path, sets[""], run)
         for words in lines(guide):
             line = small(words, sets)
-            if line[1].startswith("lms3d."):
+            if line[1].startswith(("lms3d.", "experiments.machine_models")):
                 line.insert(1, "tests.small")
             run(line)
     assert all(list(tmp_path.glob(name)) for name in leaves)

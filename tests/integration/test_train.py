@@ -219,10 +219,10 @@ def test_resuming_with_other_options(train, straight):
     assert "--learning-rate" in done.stderr
 
 
-def test_a_limit_below_the_floor(train_real, brains, tmp_path):
-    """110 MiB hold the weights and Adam's slots, but no step at 32^3 with whole tensors."""
-    limit = ("--memory-limit", "110MiB", "--slabs", "off")
-    done = train_real("--data", brains, "--resolution", 32, *limit, "--output", tmp_path / "run")
+def test_a_limit_below_the_floor(train, brains, tmp_path):
+    """5 MiB hold the weights and Adam's slots, but no step at 48^3 with whole tensors."""
+    limit = ("--memory-limit", "5MiB", "--slabs", "off")
+    done = train("--data", brains, "--resolution", 48, *limit, "--output", tmp_path / "run")
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("\n") == 1
     assert "smallest" in done.stderr

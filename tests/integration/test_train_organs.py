@@ -41,11 +41,11 @@ def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_two_ranks_train_a_fold(tmp_path, environment):  # noqa: F811
+def test_two_ranks_train_a_fold(tmp_path, environment, commands):  # noqa: F811
     root = write_nnunet(tmp_path / "Dataset007_X", ABOUT, cases=6, values=(1, 2, 3))
     run = tmp_path / "run"
     command = [
-        sys.executable, "-m", "lms3d.launch", "-np", 2, sys.executable, "-m", "lms3d.train", "--task", "segmentation",
+        sys.executable, "-m", "lms3d.launch", "-np", 2, *commands.python(), "-m", "lms3d.train", "--task", "segmentation",
         "--data", root, "--box", "16x16x8", "--model", "resenc", "--preset", "S", "--levels", 2, "--folds", 3, "--fold", 1,
         "--epochs", 1, "--distort", "all", "--output", run,
     ]  # fmt: skip

@@ -20,9 +20,9 @@ from lms3d.data.phantoms import chests as radiograph
 from tests.caches import private_cache
 from tests.fork_server import ONE_WORKER
 from tests.lms3d.ranks import launchers
+from tests.lms3d.ranks.started import HOROVODRUN, LAUNCHER
 
 ROOT = Path(__file__).parents[2]
-LAUNCHER = Path(sys.executable).with_name("horovodrun")
 TRAIN = ["tests.small", "lms3d.train"]
 REAL = ["lms3d.train"]
 """What is refused is refused before networks are made: the real ones cost nothing, and TensorFlow need not start for small ones."""
@@ -32,8 +32,8 @@ SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-g
 pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
 
 
-def command(*arguments, program=TRAIN) -> list[str]:
-    return [str(LAUNCHER), "-np", "2", "--gloo", sys.executable, "-m", *program, *map(str, arguments)]
+def command(*arguments, program=TRAIN, python=(sys.executable,)) -> list[str]:
+    return [*HOROVODRUN, "-np", "2", "--gloo", *python, "-m", *program, *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def start(environment):
     """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end."""
     jobs: list[subprocess.Popen] = []
 
-    def begin(*arguments, **program) -> subprocess.Popen:
+    def begin(*arguments, **how) -> subprocess.Popen:
         job = subprocess.Popen(
-            command(*arguments, **program),
+            command(*arguments, **how),
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -70,11 +70,11 @@ def start(environment):
 
 
 @pytest.fixture(scope="module")
-def train(start):
-    """Runs a job to its end: exit code and output."""
+def train(start, commands):
+    """Runs a job to its end: exit code and output. Its ranks are forks of what is imported already."""
 
     def run(*arguments, **program) -> tuple[int, str]:
-        job = start(*arguments, **program)
+        job = start(*arguments, python=commands.python(), **program)
         output, _ = job.communicate(timeout=300)
         return job.returncode, output
 

@@ -130,7 +130,11 @@ def test_the_real_command(tmp_path):
     content["to_host_bytes_per_second"] = {"value": 1e8, "source": "a test"}
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps(content))
-    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache")), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "LMS3D_CACHE": str(private_cache(tmp_path / "cache", measured=False)),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     words = [
         "--machine",

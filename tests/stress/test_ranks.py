@@ -122,7 +122,7 @@ def launcher(monkeypatch, tmp_path):
     def launcher(script: str) -> None:
         (tmp_path / "launcher").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "launcher").chmod(0o755)
-        monkeypatch.setattr(started, "LAUNCHER", tmp_path / "launcher")
+        monkeypatch.setattr(started, "HOROVODRUN", [str(tmp_path / "launcher")])
 
     return launcher
 

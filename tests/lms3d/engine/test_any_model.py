@@ -68,7 +68,7 @@ def trainer(name: str) -> Trainer:
     return Trainer(transformer(), x, random.normal(size=(10, 5)).astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["MobileNetV3Small", "transformer"])
+@pytest.mark.parametrize("name", ["transformer", *also("MobileNetV3Small")])
 def test_training(name, tmp_path):
     made = trainer(name)
     without = made.train(LMS(enabled=False), epochs=1)
@@ -80,7 +80,7 @@ def test_training(name, tmp_path):
     same(with_lms, without)
 
 
-@pytest.mark.parametrize("name", ["gpt", "segformer"])
+@pytest.mark.parametrize("name", ["gpt", *also("segformer")])
 def test_a_transformer_of_ones_own_trains_in_half_the_memory(name, tmp_path):
     """Estimated before the model is built, as a user would; then trained from the same weights."""
     model, x, y = transformers.make(name)

@@ -26,6 +26,7 @@ import pytest
 
 import lms3d
 from lms3d.keras_step.step_runner import StepRunner
+from tests.thorough import THOROUGH
 
 SOURCE = Path(keras.__file__).parent / "src"
 TRAINER = next(one for one in keras.Model.__mro__ if "make_train_function" in vars(one))
@@ -56,6 +57,8 @@ CHOSEN = (
     "test_best_case_step", "test_stop_training_csv",
     "test_reduces_lr_with_model_fit", "test_swap_ema_weights", "test_TerminateOnNaN", "test_TensorBoard_batch_metrics",
 )  # fmt: skip
+FEW = CHOSEN if THOROUGH else CHOSEN[::4]
+"""Those of them that run with `LMS()`, too."""
 MISSING = ("jax", "torch", "grain")
 
 
@@ -109,13 +112,13 @@ def main(results: str, *options: str) -> None:
         sys.modules["jax"] = ModuleType("jax")  # the file imports it, whatever the backend
     files = [str(SOURCE / f"{name}_test.py") for name in FILES]
     quiet = ["-q", "-c", os.devnull, "--rootdir", str(SOURCE), "--import-mode=importlib", "-p", "no:cacheprovider"]
-    chosen = None if "--all" in options else CHOSEN
+    few, chosen = (None, None) if "--all" in options else (FEW, CHOSEN)
     given = [o for o in options if o not in ("--all", "--without-lms")]
     found = {}
     for mode, lms in MODES.items():
         if lms is None and "--without-lms" not in options:
             continue
-        plugin = WithLms(lms, chosen)
+        plugin = WithLms(lms, few if mode == "lms" else chosen)
         pytest.main([*files, *quiet, "--tb=short", *given], plugins=[plugin])
         found[mode] = {"outcomes": plugin.outcomes, **plugin.counts}
     Path(results).write_text(json.dumps(found, indent=1))

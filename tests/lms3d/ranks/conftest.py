@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.fork_server import Commands
+from tests.lms3d.ranks.started import HOROVODRUN, LAUNCHER
+
 HERE = Path(__file__).parent
-LAUNCHER = Path(sys.executable).with_name("horovodrun")
 
 
 @dataclass
@@ -40,15 +42,23 @@ def horovodrun(started_by: Callable[..., Job]) -> Callable[..., Job]:
     if not LAUNCHER.exists():
         pytest.skip("Horovod is not installed: make horovod")
     return lambda script, *arguments, ranks=2, **options: started_by(
-        [LAUNCHER, "-np", str(ranks), "--gloo"], script, *arguments, **options
+        [*HOROVODRUN, "-np", str(ranks), "--gloo"], script, *arguments, **options
     )
 
 
 @pytest.fixture(scope="session")
-def started_by(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
-    """As `horovodrun`, with the command of a launcher in front."""
+def started_by(session_cache: Path, tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> Callable[..., Job]:
+    """As `horovodrun`, with the command of a launcher in front. forked: the launcher starts no Python, but forks of what is
+    imported already; not for what a rank does while TensorFlow starts, or for the cores that it is bound to."""
 
-    def run(launcher: list[Any], script: str, *arguments: str, timeout: float = 300, **environment: str) -> Job:
+    def run(
+        launcher: list[Any],
+        script: str,
+        *arguments: str,
+        timeout: float = 300,
+        forked: bool = False,
+        **environment: str,
+    ) -> Job:
         folder = tmp_path_factory.mktemp(script.removesuffix(".py"))
         environ = {
             **os.environ,
@@ -57,7 +67,8 @@ def started_by(session_cache: Path, tmp_path_factory: pytest.TempPathFactory) ->
             "LMS3D_CACHE": str(session_cache),
             **environment,
         }
-        command = [*launcher, sys.executable, HERE / script, folder, *arguments]
+        python = commands.python() if forked else [sys.executable]
+        command = [*launcher, *python, HERE / script, folder, *arguments]
         with subprocess.Popen(
             command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as launcher:

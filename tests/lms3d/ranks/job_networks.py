@@ -1,4 +1,5 @@
-"""Two ranks take a few steps of the real networks, and rank 0 computes the expected weights by itself."""
+"""Two ranks take a few steps of both tasks' networks, small ones unless tests are thorough. Rank 0 computes the expected weights
+by itself."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from lms3d.ranks import job
 from lms3d.ranks.world import World
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.chexnet.options import ChexnetConfig
+from tests.thorough import THOROUGH
 
 RATE, STEPS = 0.05, 2
 BRATS = BratsConfig(model="isensee2017", resolution=32)  # at 16 one voxel is left to normalise
@@ -23,6 +25,9 @@ def main() -> None:
     with job.joined() as world:
         startup.start_tensorflow(seed=1, world=world)
         import ranks
+
+        if not THOROUGH:
+            import tests.small_networks  # noqa: F401  in the places of the real ones
 
         volumes, chests = batches(BRATS, world, (32, 32, 32)), batches(CHEXNET, world, ())
         ranks.note(world, brats=compared(world, BRATS, volumes, doubled=True))

@@ -11,6 +11,11 @@ from lms3d import errors
 from lms3d.device import startup
 from lms3d.ranks import job
 from lms3d.ranks.world import World
+from tests.thorough import also
+
+OPTIMISERS = ("adam", "averaged", *also("sgd"))
+INTERRUPTS = {"mid_epoch": (1, 1, "train"), "validation": (0, 1, "test"), **dict(also(("last_step", (1, 3, "train"))))}
+"""Name -> epoch, step and kind of step in which Ctrl-C comes."""
 
 
 def main() -> None:
@@ -31,7 +36,7 @@ def main() -> None:
             check(world)
 
 
-def equivalence(world: World, names: Sequence[str] = ("adam", "sgd", "averaged")) -> None:
+def equivalence(world: World, names: Sequence[str] = OPTIMISERS) -> None:
     """Five steps, dropout off: two ranks with a batch of one, and one rank with a batch of two."""
     import keras
     import ranks
@@ -150,8 +155,7 @@ def interrupts(world: World) -> None:
     model = fresh()
     history = ranks.train(world, model, ranks.FOLDER / "undisturbed", **options)
     ranks.note(world, undisturbed=outcome(model, history))
-    places = {"mid_epoch": (1, 1, "train"), "last_step": (1, 3, "train"), "validation": (0, 1, "test")}
-    for name, (epoch, step, hook) in places.items():
+    for name, (epoch, step, hook) in INTERRUPTS.items():
         folder, stopped = ranks.FOLDER / name, ""
         try:
             ranks.train(world, fresh(), folder, ranks.CtrlC(world, 1, epoch, step, hook), **options)

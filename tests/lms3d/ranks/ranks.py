@@ -85,7 +85,7 @@ def train(
     data = Data(training=stream, validation=validation, validation_weight=len(share))
     schedule = TrainingSchedule(
         batch_size=batch_size, validation_steps=world.validation_steps(5, 1),
-        **{"steps_per_epoch": STEPS, "epochs": 3, **options},
+        **{"steps_per_epoch": STEPS, "epochs": 2, **options},
     )  # fmt: skip
     where = Job(run_dir=run_dir, world=world, resume=resume, record_bits=record_bits)
     return trainer.train(model, data, schedule, where, callbacks)

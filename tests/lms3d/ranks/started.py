@@ -15,11 +15,14 @@ from tests.stress.harness import alive
 
 HERE = Path(__file__).parent
 LAUNCHER = Path(sys.executable).with_name("horovodrun")
+HOROVODRUN = [sys.executable, str(HERE / "horovodrun.py")]
+"""What the tests start in its place."""
 
 
 class Started:
     """A launcher, `horovodrun` unless another is named, with a script of this folder, or with `-m` and a module. Everything it
-    started is killed at the end of the `with` block."""
+    started is killed at the end of the `with` block. python: what the launcher starts; forks
+    (`Commands.python`) are no children."""
 
     def __init__(
         self,
@@ -28,10 +31,11 @@ class Started:
         script: str,
         *arguments: str | Path,
         launcher: Sequence[str] = (),
+        python: Sequence[str] = (sys.executable,),
     ) -> None:
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
         file = script if script == "-m" else HERE / script
-        command = [*(launcher or [str(LAUNCHER)]), *options, sys.executable, file, *arguments]
+        command = [*(launcher or HOROVODRUN), *options, *python, file, *arguments]
         self.log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(

@@ -106,7 +106,7 @@ def test_the_number_of_an_exchange_hangs_on_what_is_exchanged_alone(monkeypatch)
 @pytest.fixture(scope="module")
 def job(started_by):
     """With a proxy at which nobody answers: the ranks must not ask it for each other."""
-    return started_by(LAUNCH, "job_collectives.py", timeout=400, http_proxy="http://127.0.0.1:9")
+    return started_by(LAUNCH, "job_collectives.py", timeout=400, forked=True, http_proxy="http://127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")

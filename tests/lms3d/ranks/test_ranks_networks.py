@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(horovodrun):
-    job = horovodrun("job_networks.py", timeout=500)
+    job = horovodrun("job_networks.py", timeout=500, forked=True)
     assert job.code == 0, job.output
     return [job.results(rank) for rank in range(2)]
 

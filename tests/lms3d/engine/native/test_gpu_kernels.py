@@ -12,6 +12,7 @@ import tensorflow as tf
 from lms3d.engine.native import kernels
 from lms3d.engine.native.library import SOURCES, find_compiler, library
 from lms3d.errors import InputError
+from tests.thorough import also
 
 HERE = Path(__file__).parent
 KERNELS = SOURCES / "normalise_kernels.inc"
@@ -25,11 +26,12 @@ def source() -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.fixture(
-    scope="module", params=[(), ("-fsanitize=address,undefined", "-fno-sanitize-recover")], ids=["plain", "address"]
-)
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover")
+
+
+@pytest.fixture(scope="module", params=[SANITIZED, *also(())], ids=" ".join)
 def built(request, tmp_path_factory) -> tuple[Path, Path]:
-    """The test and the GPU that it runs on."""
+    """The test and the GPU that it runs on. What goes wrong in a plain build goes wrong under sanitizers."""
     try:
         compiler = find_compiler()
     except InputError as error:

@@ -19,7 +19,7 @@ from lms3d.errors import InputError
 
 HERE = Path(__file__).parent
 BUILDS = {
-    "plain": [],
+    "mutable": ["-DLMS3D_MUTABLE"],
     "thread": ["-fsanitize=thread"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
 }
@@ -36,8 +36,8 @@ MUTATIONS = (
 )
 ONLY_ON_A_GPU = ("FETCH_DOES_NOT_WAIT_FOR_COMPUTE",)
 """On a processor an operation is complete when its call returns."""
-MUTABLE, MUTATION = "LMS3D_MUTABLE", "LMS3D_MUTATION"
-"""See `mutations.h`: the build that can leave out a wait, and the variable that names it."""
+MUTATION = "LMS3D_MUTATION"
+"""See `mutations.h`: the variable that names the wait that a mutable build leaves out."""
 WRONG_BYTES, FAKE = 3, "libfakecuda.so"
 
 
@@ -93,7 +93,9 @@ def can_link(compiler: str, flags: Sequence[str], folder: Path) -> bool:
 
 @pytest.fixture(scope="module", params=BUILDS)
 def build(request: pytest.FixtureRequest, compiler: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The program and the fake driver."""
+    """The program and the fake driver. The mutable build, of which nothing is left out, is the plain one."""
+    if request.param == "mutable":
+        return request.getfixturevalue("mutable")
     flags, folder = BUILDS[request.param], tmp_path_factory.mktemp(request.param)
     if not can_link(compiler, flags, folder):
         pytest.skip(
@@ -121,7 +123,7 @@ def test_lanes(build: tuple[Path, Path], lane: str) -> None:
 def mutable(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The program that leaves out the wait that it is told; the fake driver."""
     folder = tmp_path_factory.mktemp("mutable")
-    objects = compile_all(compiler, [f"-D{MUTABLE}"], folder, [HERE / "lanes_test.cc", *LANES])
+    objects = compile_all(compiler, BUILDS["mutable"], folder, [HERE / "lanes_test.cc", *LANES])
     return link(compiler, [], folder, objects), fake_driver(compiler, [], folder)
 
 

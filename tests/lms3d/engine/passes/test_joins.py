@@ -15,6 +15,7 @@ from lms3d.engine.passes import joins
 from lms3d.engine.passes.base import Target
 from lms3d.engine.tensorflow import functions, reading
 from tests.lms3d.engine.passes.joined_pairs import SPECS, convolution, gradients, padded
+from tests.thorough import also
 
 PROGRAM = ["-m", "tests.lms3d.engine.passes.joined_pairs"]
 X86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="oneDNN's pass is for x86 alone")
@@ -32,7 +33,6 @@ KNOWN_OPTIMISERS = frozenset(
     {"function_optimizer", "implementation_selector", "model_pruner", "shape_optimizer", "tfg_optimizer"}
 )
 """Of grappler under `functions.execution`. They prune, inline and choose functions, and replace sizes, which are whole numbers."""
-AVX512 = ("AVX512_CORE", "DEFAULT")
 
 
 def changes(commands, isa: str, *words: str) -> dict:
@@ -43,7 +43,7 @@ def changes(commands, isa: str, *words: str) -> dict:
 
 
 @X86
-@pytest.mark.parametrize("isa", ["SSE41", "AVX", "AVX2", *AVX512])
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2", "DEFAULT", *also("AVX", "AVX512_CORE")])
 def test_no_edge_changes_a_bit(commands, isa):
     found = changes(commands, isa)
     assert len(found["float32"]) > 8

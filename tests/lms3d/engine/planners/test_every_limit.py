@@ -36,7 +36,7 @@ def _model(name: str) -> keras.Model:
             input_shape=(32, 32, 3), weights=None, include_top=False, pooling="avg"
         )
         return keras.Sequential([inner, keras.layers.Dense(5)])
-    return models.build(name, input_shape=(32, 32, 32, 4), filters=(16, 32, 64))
+    return models.build(name, input_shape=(32, 32, 32, 4), filters=(16, 32, 64) if name == "isensee2017" else (16, 32))
 
 
 @cache
