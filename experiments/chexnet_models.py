@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
@@ -64,13 +63,8 @@ class Trained:
     high: float | None
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains what is missing and reports. Returns the exit code."""
-    return command.main("chexnet_models", _parser, _compare, arguments)
-
-
 def _compare(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
     store.remember({**shared, "data": None if options.data is None else str(options.data)}, output)
     for model in options.models:
@@ -137,9 +131,8 @@ def _number(text: str) -> float | None:
     return float(text) if text and text != "nan" else None
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.chexnet_models", description=_DESCRIPTION, epilog=_EPILOG)
     add, count = parser.add_argument, cli.whole(1)
     both = ["densenet121", "resnet50"]
     add(
@@ -157,7 +150,9 @@ def _parser() -> cli.Parser:
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="of everything that is random (default: 0)")
     command.add_train_options(parser)
     command.add_output(parser, "chexnet-models")
-    return parser
+
+
+main, _parser = command.of("chexnet_models", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed
 from lms3d.experiments.feeding.spread import difference
@@ -75,18 +74,13 @@ class ClusterPair:
         return None if half is None else abs(self.difference) > half
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads, compares and reports. Returns the exit code."""
-    return command.main("cluster_comparison", _parser, _compare, arguments)
-
-
 def _compare(options: argparse.Namespace, typed: str) -> None:
     a, b = accepted.read(options.a), accepted.read(options.b)
     labels = options.labels or [a.label, b.label]
     if labels[0] == labels[1]:
         raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
     found = pairs(a, b)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     write_csv(found, output / "comparison.csv")
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
@@ -188,14 +182,15 @@ def _work(result: ClusterResult) -> str:
     return f"{what['model']} at resolution {what['resolution']}, batches of {what['batch_size']} a rank, {what['precision']}"
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.cluster_comparison", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("a", type=cli.path, metavar="A.json", help="result.json of the first environment")
     add("b", type=cli.path, metavar="B.json", help="result.json of the second environment")
     add("--labels", nargs=2, metavar=("A", "B"), default=None, help="their names (default: those in the files)")
     command.add_output(parser, "cluster-comparison")
-    return parser
+
+
+main, _parser = command.of("cluster_comparison", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json, write_text
+from lms3d.atomic_files import write_json, write_text
 from lms3d.data import pseudonyms
 from lms3d.experiments.harness import baseline, command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
@@ -76,18 +76,13 @@ class ModelRun:
         return self.directory / "finished.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains what is missing, predicts, scores and reports. Returns the exit code."""
-    return command.main("compare_resolutions", _parser, _compare, arguments)
-
-
 def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
-    output = Path(options.output or f"compare-{options.low}-{options.high}").expanduser()
+    output = command.folder(options, f"compare-{options.low}-{options.high}")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in FREE}
-    store.remember(settings, writable_folder(output, "--output"))
+    store.remember(settings, output)
     data = commands.data_folder(options.data)
     _choose_split(data, options, output)
     planned = plan(options, data, output)
@@ -233,8 +228,7 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
         split.save(split.make(found.complete, options.split_seed, patients=found.patients), path)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.compare_resolutions", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, count = parser.add_argument, cli.whole(1)
     command.add_resolution(parser, 144, option="--low", what="the lower resolution")
     command.add_resolution(parser, 192, option="--high", what="the higher resolution")
@@ -253,7 +247,9 @@ def _parser() -> cli.Parser:
     command.add_size(parser, "--memory-limit", None, "hard memory limit for both resolutions, such as 16GiB")
     command.add_output(parser, None, "compare-LOW-HIGH")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of("compare_resolutions", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

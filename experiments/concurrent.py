@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import command, methods, page, store
 from lms3d.experiments.harness.bench import Bench, Trainer, means
 from lms3d.experiments.harness.child import Child, ChildFailed
@@ -72,13 +72,8 @@ writes into --output: report.md, concurrent.csv, link.json; parts/, logs/, cache
 exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("concurrent", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     names = ("model", "resolution", "steps", "emulate_link", "memory_limit")
     store.remember({name: getattr(options, name) for name in names}, output)
     study = _SideBySide(options, output)
@@ -193,8 +188,7 @@ def _conditions(study: _SideBySide, found: Sequence[Record], typed: str) -> str:
     )
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.concurrent", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, link = parser.add_argument, cli.checked(machines.checked, "link")
     processes = "how many at once; one alone is always measured (default: 1 2 3 4)"
     add("--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4], help=processes)
@@ -206,7 +200,9 @@ def _parser() -> cli.Parser:
     add("--emulate-link", type=link, metavar="LINK", default="pcie3", help=links)
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
     command.add_resumable(parser, "concurrent")
-    return parser
+
+
+main, _parser = command.of("concurrent", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 def table_of(found: Sequence[Epochs]) -> str:

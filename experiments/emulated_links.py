@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.links import machines, study
@@ -47,13 +44,8 @@ behind a real link is lower by up to as much. Swapped bytes lie in the memory of
 moves no bytes: its rows are the same for every link."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("emulated_links", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     store.remember({"model": options.model, "steps": options.steps}, output)
     wanted = Wanted(model=options.model, resolutions=options.resolutions, steps=options.steps)
     shares = [*options.shares, *([FLOOR] if options.floor else [])]
@@ -87,8 +79,7 @@ def write(model: str, bench: Bench, typed: str) -> str:
     return page.write(output / "report.md", [*sections, _NOTES, *page.gaps(bench), conditions])
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.emulated_links", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     resolution, link = cli.checked(cli.resolution, "resolution"), cli.checked(machines.checked, "link")
     add, real = parser.add_argument, list(machines.REAL)
     command.add_model(parser)
@@ -103,7 +94,9 @@ def _parser() -> cli.Parser:
     add("--floor", action=argparse.BooleanOptionalAction, default=True, help=floor)
     add("--steps", type=cli.whole(1), metavar="N", default=5, help="measured steps of a part (default: 5)")
     command.add_resumable(parser, "emulated-links")
-    return parser
+
+
+main, _parser = command.of("emulated_links", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

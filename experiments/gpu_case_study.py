@@ -13,13 +13,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
@@ -51,17 +50,10 @@ exit codes: 0 done or out of time (run again to go on), 1 a section failed (the 
 130 interrupted (run again to go on)"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and writes the page. Returns the exit code."""
-    return command.main("gpu_case_study", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
     started = time.monotonic()
     card = cards.found(rehearsed=options.rehearse)
-    output = writable_folder(
-        Path(options.output or (REHEARSAL_OUTPUT if options.rehearse else OUTPUT)).expanduser(), "--output"
-    )
+    output = command.folder(options, REHEARSAL_OUTPUT if options.rehearse else OUTPUT)
     _remember(card, options.rehearse, output)
     chosen = scale.of_rehearsal() if options.rehearse else scale.of_gpu(card.half_precision, card.memory_bytes or 0)
     trainings = Trainings(
@@ -107,8 +99,7 @@ def _remember(card: Card, rehearsed: bool, output: Path) -> None:
     write_json(path, settings)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.gpu_case_study", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     minutes = "time limit: shared out among the sections; what is left is for the next call (default: 10)"
     add("--minutes", type=cli.number(0), metavar="X", default=10.0, help=minutes)
@@ -117,7 +108,9 @@ def _parser() -> cli.Parser:
     add("--only", nargs="+", choices=names, metavar="SECTION", default=None, help=only)
     add("--rehearse", action="store_true", default=False, help="the same at toy size on a processor (default: off)")
     command.add_output(parser, None, f"{OUTPUT}; rehearsal: {REHEARSAL_OUTPUT}")
-    return parser
+
+
+main, _parser = command.of("gpu_case_study", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -55,11 +55,6 @@ Ratios are those of windows of the same round (least to most); runs: the median 
 found: the median of those. By CPU time: the ratio of images per CPU second, which other programs on the machine change less;
 others: the cores that these took meanwhile.
 Shards are in the page cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is missing and reports. Returns the exit code."""
-    return command.main("input_pipeline", _parser, _study, arguments)
 
 
 def _study(options: argparse.Namespace, typed: str) -> None:
@@ -141,9 +136,8 @@ def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> s
     )
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
     rank_study.add_options(parser, "input-pipeline")
     add, count = parser.add_argument, cli.whole(1)
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
@@ -163,7 +157,9 @@ def _parser() -> cli.Parser:
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
     steps = "steps of each turn in training (default: 100; without a GPU 15)"
     add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
-    return parser
+
+
+main, _parser = command.of("input_pipeline", _study, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -53,11 +53,6 @@ Volumes = tuple[np.ndarray, np.ndarray]
 """The z-scores (X, Y, Z, 4), NaN outside the brain, and the label map (X, Y, Z)."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads cases and draws them. Returns the exit code."""
-    return command.main("look_at_brains", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     found = layouts.find_cases(commands.data_folder(options.data), labels=options.labels, require_truth=True)
@@ -153,8 +148,7 @@ def _draw_distorted(sample: Sample, seed: int, path: Path) -> None:
         figure.savefig(partial, dpi=110)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.look_at_brains", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     command.add_volumes(parser)
     add = parser.add_argument
     add("--cases", type=cli.whole(1), metavar="N", default=3, help="cases to draw, the first ones (default: 3)")
@@ -164,7 +158,9 @@ def _parser() -> cli.Parser:
     picture = Path("brains.png")
     add("--output", type=Path, metavar="FILE", default=picture, help="the picture (default: brains.png)")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of("look_at_brains", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -54,11 +54,6 @@ class TooSlow(RuntimeError):
     exit_code = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is missing, reports and judges. Returns the exit code."""
-    return command.main("resnet50_benchmark", _parser, _benchmark, arguments)
-
-
 def _benchmark(options: argparse.Namespace, typed: str) -> None:
     names = ("resolution", "batch_size", "precision", "warmup", "laps", "steps", "launcher")
     data = "embedded radiographs" if options.data is None else options.data.name
@@ -141,9 +136,8 @@ def _conditions(content: dict[str, Any]) -> str:
     )
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.resnet50_benchmark", description=_DESCRIPTION, epilog=_EPILOG)
     rank_study.add_options(parser, "resnet50-benchmark")
     add, count = parser.add_argument, cli.whole(1)
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
@@ -163,7 +157,9 @@ def _parser() -> cli.Parser:
     )
     add("--expect", type=cli.number(0), metavar="IMAGES_PER_SECOND", default=None, help=expected)
     add("--label", metavar="TEXT", default="this machine", help="name of the cluster (default: this machine)")
-    return parser
+
+
+main, _parser = command.of("resnet50_benchmark", _benchmark, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

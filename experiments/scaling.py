@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.rank_study import RankStudy
@@ -52,15 +52,10 @@ By the model: from the steps of one rank and the probed link (--probe); ranks of
 which it does not know."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("scaling", _parser, _scaling, arguments)
-
-
 def _scaling(options: argparse.Namespace, typed: str) -> None:
     if options.model_only:
         print(model_report.report())
-        _write_model(writable_folder(Path(options.output).expanduser(), "--output"))
+        _write_model(command.folder(options))
         print(f"written: {options.output}")
         return
     if options.epochs < 2:
@@ -137,8 +132,7 @@ class _ScalingParser(cli.Parser):
         return options
 
 
-def _parser() -> cli.Parser:
-    parser = _ScalingParser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("--scaling", choices=(STRONG, WEAK), nargs="+", default=[STRONG, WEAK], help="which kinds (default: both)")
     add("--task", metavar="NAME", default=None, help="as of lms3d.train")
@@ -151,7 +145,9 @@ def _parser() -> cli.Parser:
     add("--label", metavar="TEXT", default="this machine", help=label)
     add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
     rank_study.add_options(parser, "scaling")
-    return parser
+
+
+main, _parser = command.of("scaling", _scaling, _options, _DESCRIPTION, _EPILOG, kind=_ScalingParser)
 
 
 if __name__ == "__main__":

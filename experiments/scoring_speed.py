@@ -6,7 +6,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +27,6 @@ CASES = 1251
 _DESCRIPTION = """\
 Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,
 and predictions that miss some of it. Reading the compressed files is part of it."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make label maps, score them on one core, print seconds per case. Returns the exit code."""
-    return command.main("scoring_speed", _parser, _measure, arguments)
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -99,14 +93,15 @@ def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return maps[0], maps[1]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.Parser(prog="python -m experiments.scoring_speed", description=_DESCRIPTION)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("--cases", type=cli.whole(1), metavar="N", default=6, help="label maps to make and score (default: 6)")
     add("--scoring", metavar="RULES", default="brats2024-gli", help="rules (default: brats2024-gli, which cost most)")
     grid = "also score the ceiling of a cube of N (default: as a folder of label maps, which has none)"
     add("--resolution", type=cli.whole(16), metavar="N", default=None, help=grid)
-    return parser
+
+
+main, _parser = command.of("scoring_speed", _measure, _options, _DESCRIPTION, "")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.command import SomeFailed
@@ -31,7 +30,7 @@ class RankStudy:
     @classmethod
     def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> RankStudy:
         """settings: what all measurements in one --output share, beside the cores. InputError if they differ from before."""
-        output = writable_folder(Path(options.output).expanduser().resolve(), "--output")
+        output = command.folder(options).resolve()
         numbers = tuple(sorted(set(options.ranks)))
         cores = options.cores_per_rank or default_cores_per_rank(max(numbers))
         store.remember({**settings, "cores_per_rank": cores}, output)
