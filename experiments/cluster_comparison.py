@@ -13,14 +13,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lms3d import cli, errors
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed
-from lms3d.experiments.feeding.spread import difference
-from lms3d.experiments.harness import command, page, table
-from lms3d.experiments.harness.table import markdown
+from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed, difference
+from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness.table import markdown, write_csv
 
 _DESCRIPTION = """\
 Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
@@ -73,6 +71,19 @@ class ClusterPair:
         half = self.half_interval
         return None if half is None else abs(self.difference) > half
 
+    def record(self) -> dict[str, object]:
+        """A row of the CSV file."""
+        own = {
+            "data": self.a.data,
+            "ranks": self.a.ranks,
+            "difference": self.difference,
+            "half_interval": self.half_interval,
+        }
+        for side, point in (("a", self.a), ("b", self.b)):
+            own |= {f"images_per_second_{side}": point.speed.mean, f"std_{side}": point.speed.std}
+            own[f"efficiency_{side}"] = point.efficiency
+        return own
+
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
     a, b = accepted.read(options.a), accepted.read(options.b)
@@ -81,7 +92,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
     found = pairs(a, b)
     output = command.folder(options)
-    write_csv(found, output / "comparison.csv")
+    write_csv(output / "comparison.csv", COLUMNS, [pair.record() for pair in found], "{:.6g}".format)
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
@@ -148,19 +159,6 @@ def unlike(a: ClusterResult, b: ClusterResult, labels: Sequence[str]) -> str:
     if not different:
         return "Machines and versions are the same in both."
     return "They differ in:\n\n" + markdown(("", *labels), different)
-
-
-def write_csv(found: Sequence[ClusterPair], path: Path) -> None:
-    """A row for each pair."""
-    rows = [
-        (
-            a.data, a.ranks, a.speed.mean, a.speed.std, b.speed.mean, b.speed.std, pair.difference, pair.half_interval,
-            a.efficiency, b.efficiency,
-        )
-        for pair in found
-        for a, b in [(pair.a, pair.b)]
-    ]  # fmt: skip
-    table.write_csv(path, COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows], "{:.6g}".format)
 
 
 def _speed(point: RankSpeed) -> str:

@@ -13,8 +13,6 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from lms3d import cli, errors
@@ -27,7 +25,7 @@ from lms3d.experiments.accelerator.study import FAILED, GpuStudy
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.reporting.runs import NOTE, CommandRun
+from lms3d.experiments.reporting import runs
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
 
@@ -72,19 +70,12 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
         failed = [name for name, state in study.states.items() if state.outcome == FAILED]
         ended = sys.exception()
         code = errors.Interrupted.exit_code if isinstance(ended, errors.Interrupted) else int(bool(ended or failed))
-        _note(output, typed, card, exit_code=code, seconds=time.monotonic() - started)
+        # So that `experiments.report` can show the page.
+        runs.note(output, typed, str(card), exit_code=code, seconds=time.monotonic() - started)
     print(text)
     print(f"written: {output}")
     if failed:
         raise SomeFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
-
-
-def _note(output: Path, typed: str, card: Card, *, exit_code: int, seconds: float) -> None:
-    """Writes down how the command ended, so that `experiments.report` can show the page."""
-    run = CommandRun(
-        command=typed, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
-    )  # fmt: skip
-    write_json(output / NOTE, asdict(run))
 
 
 def _remember(card: Card, rehearsed: bool, output: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from lms3d.experiments.feeding.training_rank import REAL, SYNTHETIC
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.harness.table import cell, markdown
+from lms3d.experiments.harness.table import of_records
 
 KINDS = SYNTHETIC, REAL
 
@@ -46,6 +47,13 @@ exit codes: 0 done, 1 a measurement failed, 2 wrong option, or slower than --exp
 _NOTES = """\
 Images/s: of all ranks together, mean over laps; a lap is as long as its slowest rank. Std: of a lap. Interval: 95 %, of the
 mean, by Student's t. Efficiency: images/s per rank, against the fewest ranks. Waits: share of time in next(iterator)."""
+
+
+SHOWN = {
+    "data": ("data", str), "ranks": ("ranks", str), "mean": ("images/s", ".4g"), "std": ("std", ".2g"),
+    "interval": ("95 % interval", str), "efficiency": ("efficiency", ".1%"), "waiting": ("waits", ".2%"),
+    "cores": ("cores in use", ".2f"),
+}  # fmt: skip
 
 
 class TooSlow(RuntimeError):
@@ -115,15 +123,7 @@ def _report(study: RankStudy, options: argparse.Namespace, settings: dict[str, A
 
 def table(points: Sequence[RankSpeed]) -> str:
     """A table in the article's form: data, ranks, images/s."""
-    head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
-    rows = [
-        [
-            point.data, str(point.ranks), f"{point.speed.mean:.4g}", cell(point.speed.std, ".2g"), point.speed.interval,
-            cell(point.efficiency, ".1%"), f"{point.waiting:.2%}", f"{point.cores:.2f}",
-        ]
-        for point in points
-    ]  # fmt: skip
-    return markdown(head, rows)
+    return of_records(({**asdict(one), **asdict(one.speed), "interval": one.speed.interval} for one in points), SHOWN)
 
 
 def _conditions(content: dict[str, Any]) -> str:

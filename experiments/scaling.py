@@ -23,8 +23,8 @@ from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import Launcher, RunFailed
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.scalability import measured, model_report, probe, result, table
-from lms3d.experiments.scalability.case_study import fitted
+from lms3d.experiments.harness.table import write_csv
+from lms3d.experiments.scalability import case_study, measured, probe
 from lms3d.experiments.scalability.measured import Measurement
 from lms3d.experiments.scalability.model import STRONG, WEAK
 
@@ -54,7 +54,7 @@ which it does not know."""
 
 def _scaling(options: argparse.Namespace, typed: str) -> None:
     if options.model_only:
-        print(model_report.report())
+        print(case_study.report())
         _write_model(command.folder(options))
         print(f"written: {options.output}")
         return
@@ -103,7 +103,7 @@ def _training(options: argparse.Namespace) -> list[str]:
 
 
 def _write_model(output: Path) -> None:
-    model_report.write_predictions(model_report.predictions(fitted()), output / "model.csv")
+    case_study.write_predictions(output / "model.csv")
 
 
 def _report(study: RankStudy, label: str, typed: str) -> list[str]:
@@ -112,14 +112,14 @@ def _report(study: RankStudy, label: str, typed: str) -> list[str]:
     found = [Measurement.of(record) for record in records]
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
     link = known.link if known else None
-    table.write_csv(found, link, output / "scaling.csv")
+    write_csv(output / "scaling.csv", measured.COLUMNS, measured.rows(found, link))
     if found:
-        write_json(output / "result.json", result.content(found, label, typed))
-    sections = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
+        write_json(output / "result.json", measured.content(found, label, typed))
+    sections = ["# Scaling on this machine", measured.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
     sections += [known.markdown()] if known else []
     sections += page.gaps(study.records, records, "The machine was not idle, do not trust these times")
     machine = page.machine(f"{cores} for each rank" if cores else "not bound to ranks")
-    return [*sections, f"{machine} Made by `{typed}`.", model_report.report()]
+    return [*sections, f"{machine} Made by `{typed}`.", case_study.report()]
 
 
 class _ScalingParser(cli.Parser):

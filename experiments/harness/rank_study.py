@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ class RankStudy:
 
     output: Path
     ranks: tuple[int, ...]
-    cores_per_rank: int | None
-    launcher: Launcher
     records: Records
+    cores_per_rank: int | None = None
+    launcher: Launcher = field(default_factory=Launcher)
 
     @classmethod
     def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> RankStudy:
@@ -43,25 +44,31 @@ class RankStudy:
         )
 
     def measure(
-        self, kinds: Sequence[str], maker: Callable[[str], Callable[..., Record]], report: Callable[[], Sequence[str]]
+        self,
+        kinds: Iterable[str],
+        maker: Callable[[str], Callable[..., Record]],
+        report: Callable[[], Sequence[str]],
+        *,
+        by_number: bool = False,
     ) -> None:
         """Measures every kind on every number of ranks, then writes the report, also of a study that is interrupted.
 
-        maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. Raises SomeFailed.
+        maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. by_number: all kinds on one
+        number of ranks before the next. Raises SomeFailed.
         """
+        makers = {kind: maker(kind) for kind in kinds}
+        pairs = [(kind, n) for kind in makers for n in self.ranks]
         try:
             with command.stoppable():
-                for kind in kinds:
-                    make = maker(kind)
-                    for n in self.ranks:
-                        self.records.measure(f"{kind}-{n}", lambda left, make=make, n=n: make(n, left))  # type: ignore[misc]
+                for kind, n in sorted(pairs, key=lambda pair: pair[1]) if by_number else pairs:
+                    self.records.measure(f"{kind}-{n}", partial(makers[kind], n))
         finally:
             print(page.write(self.output / "report.md", report()))
             print(f"written: {self.output}")
         if failed := self.records.failed:
             raise SomeFailed(f"{len(failed)} of the measurements failed: {failed[0]}")
 
-    def found(self, kinds: Sequence[str]) -> list[Record]:
+    def found(self, kinds: Iterable[str]) -> list[Record]:
         """All that has been measured, by kind and number of ranks."""
         return [record for kind in kinds for record in self.records.found(kind)]
 

@@ -19,6 +19,14 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def of_records(records: Iterable[Mapping[str, Any]], shown: Mapping[str, tuple[str, Form]]) -> str:
+    """A Markdown table: name of a figure -> the head of its column, and its form. Nothing stands for what a record lacks."""
+    return markdown(
+        [head for head, _ in shown.values()],
+        [[cell(one.get(name), form) for name, (_, form) in shown.items()] for one in records],
+    )
+
+
 def filled(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table without the columns that are empty in all rows."""
     columns = [column for column in zip(head, *rows, strict=True) if any(column[1:])]

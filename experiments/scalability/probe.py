@@ -21,7 +21,7 @@ from lms3d import cli
 from lms3d.errors import InputError
 from lms3d.experiments.harness.ranks import Launcher
 from lms3d.experiments.harness.table import markdown
-from lms3d.experiments.scalability.communication import RingLink, fit_link, ring_seconds
+from lms3d.experiments.scalability.model import RingLink, fit_link, ring_seconds
 from lms3d.units import format_size
 
 PATIENCE_SECONDS = 300.0

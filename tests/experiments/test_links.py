@@ -23,8 +23,7 @@ from lms3d.engine.tiers import TIERS
 from lms3d.errors import InputError, StorageError
 from lms3d.experiments.harness import steps_tensorflow
 from lms3d.experiments.links import machines, tier
-from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, SwapLink
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, SwapLink, copy_seconds_per_byte
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
 PIECE_BYTES = 4 << 20

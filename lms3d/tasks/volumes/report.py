@@ -35,10 +35,7 @@ class Report:
     """Group of models -> labels of its predictions."""
     rules: str = ""
     note: str = ""
-    title: str = ""
     margin: float = 0.01
-    known_ways: scores.Ways | None = None
-    """`scores.each_way` of the models, if `found` is a mean over them already."""
 
     @property
     def units(self) -> dict[str, Sequence[str]]:
@@ -60,8 +57,6 @@ class Report:
     @cached_property
     def ways(self) -> scores.Ways:
         """The rows of the units, with empty regions counted and left out."""
-        if self.known_ways is not None:
-            return self.known_ways
         return scores.each_way(self.found, self.unit_of if self.groups else None)
 
     @cached_property
@@ -119,9 +114,8 @@ class Report:
         for name in COLUMNS.names:
             for space in COLUMNS[name].spaces if COLUMNS[name].box_plot else ():
                 if (self.found["space"] == space).any():
-                    heading = f"{self.title}, {space} space" if self.title and name == HEADLINE else ""
                     path = output / f"{name}_{space}.png"
-                    written += box_plot.draw(self.of_units, space, path, column=name, title=heading)
+                    written += box_plot.draw(self.of_units, space, path, column=name)
         table = self.comparison
         if len(table):
             written += paired.draw(self.found, table, self.units, output / "paired.png", margin=self.margin)
@@ -143,7 +137,7 @@ class Report:
         if "paired" in shown:
             parts["Comparison"].append(page.figure(shown["paired"], _PAIRED))
         sections = [Section(title, part) for title, part in parts.items() if part]
-        page.write(output / "report.html", self.title or "Segmentation scores", self.note, sections)
+        page.write(output / "report.html", "Segmentation scores", self.note, sections)
         return output / "report.html"
 
 

@@ -10,7 +10,7 @@ import pytest
 from lms3d.scoring import columns, scores, tables
 from lms3d.scoring.pair import CasePair
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.brats import evaluate
+from lms3d.tasks.volumes import report
 
 
 def row(label: str, case: str, dice: float, hd95_mm: float | None = None) -> dict:
@@ -134,7 +134,7 @@ def test_a_column_that_somebody_adds_is_in_every_table_and_has_its_box_plot(tmp_
 
     try:
         found = scores.frame(measured("native") + measured("cube"))
-        evaluate.write_report(found, tmp_path)
+        report.write(report.Report(found=found, groups={}), tmp_path)
     finally:
         columns.COLUMNS.remove("volume_error_ml")
     # A cube's voxels are no millimetres.
