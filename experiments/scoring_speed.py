@@ -16,7 +16,7 @@ from lms3d.data.volumes.case import Case
 from lms3d.data.volumes.geometry import Box, Geometry
 from lms3d.experiments.harness import command
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.volumes.job import Job, Source
+from lms3d.tasks.volumes.job import ScoringJob, Source
 
 SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
@@ -51,7 +51,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     )
 
 
-def _job(folder: Path, number: int, random: np.random.Generator, rules: str, resolution: int | None) -> Job:
+def _job(folder: Path, number: int, random: np.random.Generator, rules: str, resolution: int | None) -> ScoringJob:
     """Two files, and what a worker is told of them. resolution: of the network's cube; None: a folder of label maps."""
     import nibabel as nib
 
@@ -65,7 +65,7 @@ def _job(folder: Path, number: int, random: np.random.Generator, rules: str, res
     shape = (resolution,) * 3 if resolution else None
     source = Source(label="p", coding=schema, native=paths[1], geometry=geometry, shape=shape)
     case = Case(id=str(number), images={}, truth=paths[0])
-    return Job(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
+    return ScoringJob(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
 
 
 def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

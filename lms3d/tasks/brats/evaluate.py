@@ -10,7 +10,7 @@ from lms3d.errors import InputError
 from lms3d.tasks.brats import inputs, submission
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
-from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, load_all
+from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan, load_all
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 
 
@@ -27,7 +27,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     return volumes.evaluate(request, folders, _plan)
 
 
-def _plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools) -> Plan:
+def _plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools) -> ScoringPlan:
     return inputs.plan(
         folders, truth=request.truth, labels=request.labels, scoring=request.scoring,
         prediction_labels=request.prediction_labels, pools=pools,
