@@ -18,7 +18,7 @@ from lms3d import cli, errors
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
-from lms3d.experiments.harness.table import of_records, read_csv, write_csv
+from lms3d.experiments.harness.table import Shown, of_records, read_csv, write_csv
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 
@@ -44,7 +44,7 @@ times."""
 COLUMNS = (
     "model", "parameters", "epochs", "images_per_second", "epoch_seconds", "peak_bytes", "auroc", "auroc_low", "auroc_high",
 )  # fmt: skip
-SHOWN = {
+SHOWN: Shown = {
     "model": ("model", str), "parameters": ("weights", ","), "images_per_second": ("images/s", ".3g"),
     "relative": ("relative", "{:.2f} x".format), "epoch_seconds": ("epoch", "{:.1f} s".format),
     "peak_bytes": ("peak", format_size), "auroc": ("AUROC", ".3f"), "interval": ("95 % interval", str),

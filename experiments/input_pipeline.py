@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from lms3d import cli
 from lms3d.device import machine
@@ -74,29 +73,23 @@ def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable
 
     resolution = options.training_resolution if kind == TRAINING else options.resolution
     shards = shards_of(options.data, resolution, max(study.ranks)).directory
-    return partial(_training if kind == TRAINING else _alone, study, options, kind, shards)
 
+    def without_network(ranks: int, left: float | None) -> Record:
+        return alone.measure(
+            shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks,
+            cores=study.cores_per_rank and study.cores_per_rank * ranks, batch_size=options.batch_size, runs=options.runs,
+            rounds=options.rounds, window_seconds=options.window, seconds_left=left,
+            device_speed=options.device_speed if kind == DEVICE else None,
+        )  # fmt: skip
 
-def _alone(
-    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Record:  # fmt: skip
-    cores = study.cores_per_rank and study.cores_per_rank * ranks
-    return alone.measure(
-        shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores,
-        batch_size=options.batch_size, runs=options.runs, rounds=options.rounds, window_seconds=options.window,
-        seconds_left=left, device_speed=options.device_speed if kind == DEVICE else None,
-    )  # fmt: skip
+    def training(ranks: int, left: float | None) -> Record:
+        asked = {
+            "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
+            "batch_size": options.batch_size, "model": options.model, "resolution": resolution, "precision": options.precision,
+        }  # fmt: skip
+        return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
 
-
-def _training(
-    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Record:  # fmt: skip
-    asked = {
-        "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
-        "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
-        "precision": options.precision,
-    }  # fmt: skip
-    return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
+    return training if kind == TRAINING else without_network
 
 
 def _report(study: RankStudy, options: argparse.Namespace, typed: str) -> list[str]:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from lms3d import cli
-from lms3d.atomic_files import replacing
 from lms3d.console import progress
 from lms3d.data import pseudonyms
 from lms3d.data.brats import layouts
@@ -78,6 +77,8 @@ def _read(case: Any, schema: LabelSchema) -> Volumes:
 def _draw(cases: dict[str, Volumes], schema: LabelSchema, path: Path) -> None:
     from matplotlib.figure import Figure
 
+    from lms3d.scoring.figures import style
+
     figure = Figure(figsize=(1.9 * len(CHANNELS), 2.2 * len(cases) + 1.5), layout="constrained")
     panels = figure.subplots(len(cases) + 1, len(CHANNELS), squeeze=False, height_ratios=[*[2.2] * len(cases), 1.5])
     for row, (name, (image, truth)) in enumerate(cases.items()):
@@ -90,8 +91,7 @@ def _draw(cases: dict[str, Volumes], schema: LabelSchema, path: Path) -> None:
     for column in range(len(CHANNELS)):
         _histogram(panels[-1, column], [(image[..., column], truth) for image, truth in cases.values()], schema)
     panels[-1, 0].legend(fontsize=6, frameon=False)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=70)
+    style.write(figure, path, dpi=70)
 
 
 def _outline(panel: Any, labels: np.ndarray, schema: LabelSchema) -> None:
@@ -127,6 +127,8 @@ def _draw_distorted(sample: Sample, seed: int, path: Path) -> None:
     """A row for each of DISTORTED; a column for the sample as it is, and for each distortion."""
     from matplotlib.figure import Figure
 
+    from lms3d.scoring.figures import style
+
     columns = {"as it is": sample}
     for name, one in DISTORTIONS.items():
         columns[name] = one.apply(sample, np.random.default_rng([seed, len(columns)]))
@@ -144,8 +146,7 @@ def _draw_distorted(sample: Sample, seed: int, path: Path) -> None:
             panel.set(xticks=[], yticks=[], ylabel=channel if column == 0 else "")
             if row == 0:
                 panel.set_title(name, fontsize=9)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110)
+    style.write(figure, path, dpi=110)
 
 
 def _options(parser: cli.Parser) -> None:

@@ -24,7 +24,7 @@ from lms3d.experiments.feeding.training_rank import REAL, SYNTHETIC
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.harness.table import of_records
+from lms3d.experiments.harness.table import Shown, of_records
 
 KINDS = SYNTHETIC, REAL
 
@@ -49,7 +49,7 @@ Images/s: of all ranks together, mean over laps; a lap is as long as its slowest
 mean, by Student's t. Efficiency: images/s per rank, against the fewest ranks. Waits: share of time in next(iterator)."""
 
 
-SHOWN = {
+SHOWN: Shown = {
     "data": ("data", str), "ranks": ("ranks", str), "mean": ("images/s", ".4g"), "std": ("std", ".2g"),
     "interval": ("95 % interval", str), "efficiency": ("efficiency", ".1%"), "waiting": ("waits", ".2%"),
     "cores": ("cores in use", ".2f"),

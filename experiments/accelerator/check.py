@@ -139,13 +139,11 @@ def _predictions(lms: PartResult, none: PartResult | None) -> list[Line]:
     without, report = none.step_seconds if none else None, lms.report
     limit, peak = lms.part.limit_bytes or 0, lms.peak_bytes or 0
     ratio = lms.step_seconds / without if without and lms.step_seconds else None
-    predicted: list[tuple[str, str, float | None, float, Callable[[float], str]]] = [
-        ("step without swapping", "unedited_step_seconds", without, SECONDS_ERROR, format_seconds),
-        ("step under LMS", "predicted_step_seconds", lms.step_seconds, SECONDS_ERROR, format_seconds),
-        ("peak under LMS", "predicted_peak_bytes", lms.peak_bytes, PEAK_ERROR, format_size),
-    ]
+    seconds, lms_seconds = report.get("unedited_step_seconds"), report.get("predicted_step_seconds")
     return [
-        *(_compared(what, report.get(name), *measured) for what, name, *measured in predicted),
+        _compared("step without swapping", seconds, without, SECONDS_ERROR, format_seconds),
+        _compared("step under LMS", lms_seconds, lms.step_seconds, SECONDS_ERROR, format_seconds),
+        _compared("peak under LMS", report.get("predicted_peak_bytes"), lms.peak_bytes, PEAK_ERROR, format_size),
         _line("the limit is kept", f"{format_size(peak)} of {format_size(limit)}", peak <= limit),
         _line(
             f"half of the memory costs at most {RATIO} x", cell(ratio, "{:.2f} x".format), None if ratio is None else ratio <= RATIO

@@ -22,7 +22,7 @@ COLUMNS = (
     "waiting_most", "rounds",
 )  # fmt: skip
 MEDIANS = ("images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most")
-SHOWN = {
+SHOWN: table.Shown = {
     "ranks": ("ranks", str), "order": ("order", str), "images_per_second": ("images/s", ".4g"), "range": ("least to most", str),
     "images_per_cpu_second": ("images per CPU second", ".4g"), "waiting": ("device waits", ".2%"),
     "waiting_most": ("rank that waits most", ".2%"), "cores": ("cores in use", ".2f"),

@@ -17,7 +17,7 @@ from typing import Any
 from lms3d.experiments.harness import methods, published
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import MIB, StudyPart
-from lms3d.experiments.harness.table import of_records
+from lms3d.experiments.harness.table import Shown, of_records
 from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds, format_size
 
@@ -32,7 +32,7 @@ COLUMNS = (
     "resolution", "resolution_factor", "method", "limit_mib", "limit_share", "outcome", "step_seconds", "without_seconds", "ratio",
     "per_voxel", "peak_bytes", "swapped_out_bytes", "recomputed_ops", "slabs", "detail",
 )  # fmt: skip
-SHOWN = {
+SHOWN: Shown = {
     "method": ("method", str), "resolution": ("resolution", "{}³".format), "resolution_factor": ("factor", ".2f"),
     "limit_share": ("limit of need", ".0%"), "outcome": ("result", str), "step_seconds": ("step", format_seconds),
     "without_seconds": ("without LMS", format_seconds), "ratio": ("ratio", ".2f"), "per_voxel": ("per voxel", ".2f"),

@@ -21,7 +21,7 @@ COLUMNS = (
     "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
     "speed_up", "efficiency", "step_efficiency", "predicted_efficiency", "step_cv", "epochs", "wall_seconds",
 )  # fmt: skip
-SHOWN = {
+SHOWN: table.Shown = {
     "ranks": ("ranks", str), "steps": ("steps an epoch", str), "epoch_seconds": ("epoch s", ".2f"),
     "images_per_second": ("images/s", ".3g"), "speed_up": ("speed-up", ".2f"), "efficiency": ("efficiency", ".2%"),
     "step_seconds": ("step s", ".3f"), "step_efficiency": ("efficiency of steps", ".2%"),
