@@ -57,11 +57,6 @@ class SwapLink:
         bus = f"@{self.bus}" if self.bus else ""
         return f"{out if out == back else f'{out}:{back}'}/s{latency}{bus}"
 
-    def seconds(self, size_bytes: int, *, out: bool) -> float:
-        """The seconds of a transfer that nothing disturbs."""
-        rate = self.out_bytes_per_second if out else self.back_bytes_per_second
-        return self.latency_seconds + size_bytes / rate
-
 
 def _rate(bytes_per_second: float) -> str:
     return f"{float(f'{bytes_per_second / 1e6:.4g}'):g}MB" if bytes_per_second < 1e12 else f"{bytes_per_second:.0f}B"

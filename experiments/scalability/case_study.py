@@ -50,15 +50,11 @@ PARAMETERS = 8_269_561
 SIDE_BY_SIDE = {len(run.epochs): run.epochs for run in (published.AC922_APART, published.AC922_SIX)}
 """The number of GPUs -> seconds per epoch of independent models, one on each GPU, with LMS at 192^3."""
 
-JOB = ModelledJob(
-    name="isensee2017 at 192³, 228 subjects", samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS,
-    gradient_bytes=4 * PARAMETERS,
-)  # fmt: skip
+JOB = ModelledJob(samples=SUBJECTS, step_seconds=EPOCH_SECONDS[1] / SUBJECTS, gradient_bytes=4 * PARAMETERS)
 INDEPENDENT = Cluster(
-    name="AC922, 4 GPUs a node, 100 Gb/s",
     ranks_per_node=4,
-    local=RingLink(bytes_per_second=60.4e9, latency_seconds=10e-6, source="profile of the 4-GPU system"),
-    network=RingLink(bytes_per_second=100e9 / 8, latency_seconds=10e-6, source="100 Gb/s InfiniBand"),
+    local=RingLink(bytes_per_second=60.4e9, latency_seconds=10e-6),
+    network=RingLink(bytes_per_second=100e9 / 8, latency_seconds=10e-6),
     contention=((1, 1.0), *((n, float(np.mean(s)) / EPOCH_SECONDS[1]) for n, s in SIDE_BY_SIDE.items())),
     cv=float(np.std(SIDE_BY_SIDE[4], ddof=1) / np.mean(SIDE_BY_SIDE[4])),
 )

@@ -165,7 +165,7 @@ def _size(options: Mapping[str, Any]) -> str:
 
 def this_machine(link: RingLink, base: Measurement) -> Cluster:
     """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
-    return Cluster(name="this machine", ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
+    return Cluster(ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
 
 
 def predicted(one: Measurement, base: Measurement, link: RingLink | None) -> float | None:
@@ -173,7 +173,7 @@ def predicted(one: Measurement, base: Measurement, link: RingLink | None) -> flo
     if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
         return None
     job = ModelledJob(
-        name=one.model, samples=base.samples, batch=base.batch, step_seconds=base.step, gradient_bytes=4 * one.parameters
+        samples=base.samples, batch=base.batch, step_seconds=base.step, gradient_bytes=4 * one.parameters
     )  # fmt: skip
     return model.predict(job, this_machine(link, base), one.ranks, scaling=one.scaling).efficiency
 

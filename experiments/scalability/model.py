@@ -45,8 +45,6 @@ class RingLink:
     latency_seconds: float
     """The seconds of one step of the ring for any number of bytes: network, and starting the transfer."""
 
-    source: str = ""
-
     at_least: bool = False
     """Whether the bandwidth is only known to be no less."""
 
@@ -66,7 +64,7 @@ def hierarchical_seconds(
     return inside + ring_seconds(nodes, size_bytes, network)
 
 
-def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float], source: str = "") -> RingLink:
+def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float]) -> RingLink:
     """The link that explains measured all-reduces best: rule 1, by least squares of the relative errors.
 
     If other work hides what the bytes cost (large all-reduces took no longer than small ones), the bandwidth is the highest that
@@ -85,7 +83,6 @@ def fit_link(members: int, sizes_bytes: Sequence[float], seconds: Sequence[float
     return RingLink(
         bytes_per_second=1 / float(inverse_bandwidth),
         latency_seconds=max(float(latency), 0.0),
-        source=source,
         at_least=bool(hidden),
     )
 
@@ -155,7 +152,6 @@ def account(samples: int, ranks: int, batch: int = 1, distribution: str = ONE_OR
 class ModelledJob:
     """What is trained."""
 
-    name: str
     samples: int
     """Samples of a pass over the training data."""
 
@@ -177,7 +173,6 @@ class ModelledJob:
 class Cluster:
     """The machines that it is trained on."""
 
-    name: str
     ranks_per_node: int
     local: RingLink
     """The link between ranks of a node."""

@@ -166,7 +166,11 @@ def test_a_link_is_a_word():
         link = SwapLink.parse(word)
         assert SwapLink.parse(str(link)) == link
     link = SwapLink.parse("2.4GB/s+50us")
-    assert link.seconds(2400, out=True) == pytest.approx(51e-6)
+    assert (link.out_bytes_per_second, link.back_bytes_per_second, link.latency_seconds) == (
+        2.4e9,
+        2.4e9,
+        pytest.approx(50e-6),
+    )
     for word in ("400MB", "fast", "0MB/s", "pcie9"):
         with pytest.raises(InputError, match=r"(?s)write for example|larger than zero"):
             machines.checked(word)

@@ -52,14 +52,14 @@ def test_the_expected_maximum_of_normals(members, known):
 def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
     steps = 1 + 0.05 * np.random.default_rng(0).standard_normal((4000, 16))
     machine = Cluster(
-        name="", ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
+        ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
     )
     job = replace(JOB, step_seconds=1.0)
     assert predict(job, machine, 16).step_seconds == pytest.approx(steps.max(axis=1).mean(), rel=2e-3)
 
 
 def test_the_backward_pass_hides_communication_up_to_its_length():
-    machine = Cluster(name="", ranks_per_node=1, local=LINK, network=LINK)
+    machine = Cluster(ranks_per_node=1, local=LINK, network=LINK)
     job = replace(
         JOB, step_seconds=3.0, gradient_bytes=2_000_000_000
     )  # 2.002 s on two ranks; the backward pass has 2 s
