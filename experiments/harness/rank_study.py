@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,12 @@ class RankStudy:
         maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. by_number: all kinds on one
         number of ranks before the next. Raises SomeFailed.
         """
-        makers = {kind: maker(kind) for kind in kinds}
-        pairs = [(kind, n) for kind in makers for n in self.ranks]
+        pairs = [(kind, n) for kind in kinds for n in self.ranks]
+        of_kind = functools.cache(maker)
         try:
             with command.stoppable():
                 for kind, n in sorted(pairs, key=lambda pair: pair[1]) if by_number else pairs:
-                    self.records.measure(f"{kind}-{n}", partial(makers[kind], n))
+                    self.records.measure(f"{kind}-{n}", functools.partial(of_kind(kind), n))
         finally:
             print(page.write(self.output / "report.md", report()))
             print(f"written: {self.output}")
