@@ -220,7 +220,11 @@ def test_each_process_has_its_epoch(tmp_path, child):
     assert [(row["kind"], row["processes"], row["process"]) for row in found] == [
         (kind, str(n), str(k)) for kind in concurrent.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
     ]
-    assert [part.method for part in child.made[:3]] == [methods.NONE, methods.LMS, methods.LMS]  # of one process, before two
+    assert [part.method for part in child.made[:3]] == [
+        methods.NONE,
+        methods.LMS,
+        methods.LMS,
+    ]  # of one process, before two
     buses = {part.link.partition("@")[2] for part in child.made if "@" in part.link}
     assert len(buses) == 3  # one for each number of processes
     assert {part.limit_mib for part in child.made if part.method == methods.LMS} == {300}
