@@ -11,16 +11,14 @@ import shlex
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
-from lms3d.experiments.harness.table import cell, markdown, read_csv, write_csv
+from lms3d.experiments.harness.table import Shown, of_records, read_csv, write_csv
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 
@@ -46,38 +44,22 @@ times."""
 COLUMNS = (
     "model", "parameters", "epochs", "images_per_second", "epoch_seconds", "peak_bytes", "auroc", "auroc_low", "auroc_high",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A model that has finished. auroc, low, high: the mean over the findings and its interval; None if all test images show the
-    same."""
-
-    model: str
-    parameters: int | None
-    epochs: int
-    images_per_second: float
-    epoch_seconds: float
-    peak_bytes: int
-    auroc: float | None
-    low: float | None
-    high: float | None
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains what is missing and reports. Returns the exit code."""
-    return command.main("chexnet_models", _parser, _compare, arguments)
+SHOWN: Shown = {
+    "model": ("model", str), "parameters": ("weights", ","), "images_per_second": ("images/s", ".3g"),
+    "relative": ("relative", "{:.2f} x".format), "epoch_seconds": ("epoch", "{:.1f} s".format),
+    "peak_bytes": ("peak", format_size), "auroc": ("AUROC", ".3f"), "interval": ("95 % interval", str),
+}  # fmt: skip
 
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
     store.remember({**shared, "data": None if options.data is None else str(options.data)}, output)
     for model in options.models:
         if not (output / model / "auroc.csv").exists():
             commands.run([*of_module("lms3d.train"), *train_words(options, model, output / model)])
     found = [read(output / model, options.batch_size) for model in options.models]
-    write_csv(output / "models.csv", COLUMNS, map(_record, found))
+    write_csv(output / "models.csv", COLUMNS, found)
     data = "embedded artificial radiographs: AUROC says nothing about patients" if options.data is None else "of --data"
     conditions = (
         f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. "
@@ -95,51 +77,44 @@ def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[
     return [*map(str, words), *shlex.split(options.train_options), "--output", str(run_dir), "--resume"]
 
 
-def read(run_dir: Path, batch_size: int) -> Trained:
-    """The figures of a finished run. InputError if its files are not those of one."""
+def read(run_dir: Path, batch_size: int) -> dict[str, Any]:
+    """The figures of a finished run, by the names in COLUMNS. The AUROC is the mean over the findings; None, like its interval, if
+    all test images show the same. InputError if its files are not those of a run."""
     try:
         mean = read_csv(run_dir / "auroc.csv")[-1]
         steps, epochs = runs.training_steps(run_dir), runs.epoch_seconds(run_dir)
         late = [row for row in steps if row["epoch"] != "1"] or steps[1:]
-        return Trained(
-            model=run_dir.name, parameters=runs.weight_count(run_dir), epochs=len(epochs),
-            images_per_second=batch_size / statistics.median(float(row["seconds"]) for row in late),
-            epoch_seconds=statistics.median(epochs[1:] or epochs), peak_bytes=max(int(row["peak_bytes"]) for row in steps),
-            **{name: _number(mean[name]) for name in ("auroc", "low", "high")},
-        )  # fmt: skip
+        auroc, low, high = (_number(mean[name]) for name in ("auroc", "low", "high"))
+        return {
+            "model": run_dir.name, "parameters": runs.weight_count(run_dir), "epochs": len(epochs),
+            "images_per_second": batch_size / statistics.median(float(row["seconds"]) for row in late),
+            "epoch_seconds": statistics.median(epochs[1:] or epochs), "peak_bytes": max(int(row["peak_bytes"]) for row in steps),
+            "auroc": auroc, "auroc_low": low, "auroc_high": high,
+        }  # fmt: skip
     except (OSError, KeyError, IndexError, ValueError) as error:
         raise errors.InputError(
             f"{run_dir}: {error!r}; expected a run of this experiment; delete it and run again"
         ) from None
 
 
-def table(found: Sequence[Trained]) -> str:
+def table(found: Sequence[dict[str, Any]]) -> str:
     """Markdown: a row for each model, relative to the first."""
-    head = ("model", "weights", "images/s", "relative", "epoch", "peak", "AUROC", "95 % interval")
-    first = found[0].images_per_second
-    rows = [
-        [
-            one.model, cell(one.parameters, ","), f"{one.images_per_second:.3g}", f"{one.images_per_second / first:.2f} x",
-            f"{one.epoch_seconds:.1f} s", format_size(one.peak_bytes), cell(one.auroc, ".3f"),
-            "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
-        ]
-        for one in found
-    ]  # fmt: skip
-    return markdown(head, rows)
+    first = found[0]["images_per_second"]
+    return of_records(
+        [{**one, "relative": one["images_per_second"] / first, "interval": _interval(one)} for one in found], SHOWN
+    )
 
 
-def _record(one: Trained) -> dict[str, object]:
-    values = {**asdict(one), "auroc_low": one.low, "auroc_high": one.high}
-    return {name: values[name] for name in COLUMNS}
+def _interval(one: dict[str, Any]) -> str:
+    return "" if one["auroc_low"] is None else f"{one['auroc_low']:.3f} to {one['auroc_high']:.3f}"
 
 
 def _number(text: str) -> float | None:
     return float(text) if text and text != "nan" else None
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.chexnet_models", description=_DESCRIPTION, epilog=_EPILOG)
     add, count = parser.add_argument, cli.whole(1)
     both = ["densenet121", "resnet50"]
     add(
@@ -157,7 +132,9 @@ def _parser() -> cli.Parser:
     add("--seed", type=cli.whole(0), metavar="N", default=0, help="of everything that is random (default: 0)")
     command.add_train_options(parser)
     command.add_output(parser, "chexnet-models")
-    return parser
+
+
+main, _parser = command.of("chexnet_models", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed
-from lms3d.experiments.feeding.spread import difference
-from lms3d.experiments.harness import command, page, table
-from lms3d.experiments.harness.table import markdown
+from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed, difference
+from lms3d.experiments.harness import command, page
+from lms3d.experiments.harness.table import markdown, write_csv
 
 _DESCRIPTION = """\
 Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
@@ -74,10 +71,18 @@ class ClusterPair:
         half = self.half_interval
         return None if half is None else abs(self.difference) > half
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads, compares and reports. Returns the exit code."""
-    return command.main("cluster_comparison", _parser, _compare, arguments)
+    def record(self) -> dict[str, object]:
+        """A row of the CSV file."""
+        own = {
+            "data": self.a.data,
+            "ranks": self.a.ranks,
+            "difference": self.difference,
+            "half_interval": self.half_interval,
+        }
+        for side, point in (("a", self.a), ("b", self.b)):
+            own |= {f"images_per_second_{side}": point.speed.mean, f"std_{side}": point.speed.std}
+            own[f"efficiency_{side}"] = point.efficiency
+        return own
 
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
@@ -86,8 +91,8 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     if labels[0] == labels[1]:
         raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
     found = pairs(a, b)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
-    write_csv(found, output / "comparison.csv")
+    output = command.folder(options)
+    write_csv(output / "comparison.csv", COLUMNS, [pair.record() for pair in found], "{:.6g}".format)
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
@@ -156,19 +161,6 @@ def unlike(a: ClusterResult, b: ClusterResult, labels: Sequence[str]) -> str:
     return "They differ in:\n\n" + markdown(("", *labels), different)
 
 
-def write_csv(found: Sequence[ClusterPair], path: Path) -> None:
-    """A row for each pair."""
-    rows = [
-        (
-            a.data, a.ranks, a.speed.mean, a.speed.std, b.speed.mean, b.speed.std, pair.difference, pair.half_interval,
-            a.efficiency, b.efficiency,
-        )
-        for pair in found
-        for a, b in [(pair.a, pair.b)]
-    ]  # fmt: skip
-    table.write_csv(path, COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows], "{:.6g}".format)
-
-
 def _speed(point: RankSpeed) -> str:
     spread = "" if point.speed.std is None else f" ± {point.speed.std:.2g}"
     return f"{point.speed.mean:.4g}{spread}"
@@ -188,14 +180,15 @@ def _work(result: ClusterResult) -> str:
     return f"{what['model']} at resolution {what['resolution']}, batches of {what['batch_size']} a rank, {what['precision']}"
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.cluster_comparison", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("a", type=cli.path, metavar="A.json", help="result.json of the first environment")
     add("b", type=cli.path, metavar="B.json", help="result.json of the second environment")
     add("--labels", nargs=2, metavar=("A", "B"), default=None, help="their names (default: those in the files)")
     command.add_output(parser, "cluster-comparison")
-    return parser
+
+
+main, _parser = command.of("cluster_comparison", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ ceiling of its resolution: what the truth itself scores there and back.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json, write_text
+from lms3d.atomic_files import write_json, write_text
 from lms3d.data import pseudonyms
 from lms3d.experiments.harness import baseline, command, commands, page, runs, store
 from lms3d.experiments.harness.child import of_module
@@ -31,8 +32,6 @@ from lms3d.tasks.brats.intensity_baseline import TITLE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from lms3d.scoring.scores import Ways
 
 _DESCRIPTION = """\
 Compare two resolutions as the LMS case study did: train N models at each, all on the same split, score the predictions
@@ -47,7 +46,7 @@ examples:
   python -m experiments.compare_resolutions --low 144 --high 192 --models 4 --memory-limit 16GiB --data ~/BraTS2020
 
 writes into --output: runs/<resolution>-seed<k>/ (every run), splits/ (runs that choose the split), scores.csv (mean over
-models), scores_per_model.csv, summary.csv, report.md, dice_native.png/.pdf, dice_cube.png/.pdf
+models), scores_per_model.csv, report.md, and the other tables, figures and report.html of lms3d.evaluate
 exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
 
 
@@ -76,18 +75,13 @@ class ModelRun:
         return self.directory / "finished.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains what is missing, predicts, scores and reports. Returns the exit code."""
-    return command.main("compare_resolutions", _parser, _compare, arguments)
-
-
 def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
-    output = Path(options.output or f"compare-{options.low}-{options.high}").expanduser()
+    output = command.folder(options, f"compare-{options.low}-{options.high}")
     settings = {name: value for name, value in sorted(vars(options).items()) if name not in FREE}
-    store.remember(settings, writable_folder(output, "--output"))
+    store.remember(settings, output)
     data = commands.data_folder(options.data)
     _choose_split(data, options, output)
     planned = plan(options, data, output)
@@ -95,10 +89,10 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         print(f"[{number}/{len(planned)}] {run.directory.name}", flush=True)
         _train(run)
         _predict(run)
-    found, ways = average(planned, output)
+    found = evaluated(planned, output)
     alone = baseline.of_split(data, options.labels, output / "split.json", output)
     means = {("native", row.region): f"{row.mean:.3f}" for row in baseline.rows(alone)}
-    print(_report(found, ways, options, _conditions(planned, typed), output, means))
+    print(_report(found, options, _conditions(planned, typed), output, means))
     print(f"written: {output}")
 
 
@@ -143,20 +137,23 @@ def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None
     write_text(output / "split.json", (best.directory / "split.json").read_text(encoding="utf-8"))
 
 
-def average(some: Sequence[ModelRun], output: Path) -> tuple[pd.DataFrame, Ways]:
-    """Writes the scores of every run as scores_per_model.csv. Returns their means over the models of each resolution, also by each
-    way in which empty regions count."""
-    from lms3d.console import progress
-    from lms3d.scoring import scores, tables
-    from lms3d.tasks.brats import evaluate
-    from lms3d.tasks.volumes import label_maps
+def evaluated(some: Sequence[ModelRun], output: Path) -> pd.DataFrame:
+    """Scores all runs by the command, each resolution as a group. Returns the means over the models of each, which are written as
+    scores.csv, beside those of every run, scores_per_model.csv."""
+    import pandas as pd
 
-    folders = label_maps.load_all([run.directory for run in some])
-    with progress() as report:
-        found = evaluate.score_all(folders, progress=report)
-    tables.write_csv(found, output / "scores_per_model.csv")
-    group_of = {one.label: run.group for one, run in zip(folders, some, strict=True)}
-    return scores.average_over_models(found, group_of), scores.each_way(found, group_of)
+    from lms3d.scoring import scores, tables
+
+    grouped = sorted(some, key=lambda run: run.resolution)
+    command = of_module("lms3d.evaluate")
+    for group, members in itertools.groupby(grouped, key=lambda run: run.group):
+        command += ["--group", f"{group}={','.join(str(run.directory) for run in members)}"]
+    commands.run([*command, "--output", str(output)])
+    found = pd.read_csv((output / "scores.csv").rename(output / "scores_per_model.csv"), dtype={"case": str})
+    labels = dict.fromkeys(found["predictions"])  # in the order of the groups
+    means = scores.average_over_models(found, dict(zip(labels, (run.group for run in grouped), strict=True)))
+    tables.write_csv(means, output / "scores.csv")
+    return means
 
 
 def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str, float, float, int, int]]:
@@ -172,33 +169,24 @@ def differences(found: pd.DataFrame, low: str, high: str) -> list[tuple[str, str
 
 
 def _report(
-    found: pd.DataFrame, ways: Ways, options: argparse.Namespace, conditions: list[str], output: Path,
-    alone: Mapping[tuple[str, str], str],
+    found: pd.DataFrame, options: argparse.Namespace, conditions: list[str], output: Path, alone: Mapping[tuple[str, str], str]
 ) -> str:  # fmt: skip
-    """Write tables and box plots; returns the text of report.md. alone: (space, region) -> Dice of the baseline."""
-    from lms3d.scoring import scores
-    from lms3d.tasks.brats.evaluate import write_report
-
+    """Writes report.md and returns its text. alone: (space, region) -> Dice of the baseline."""
     low, high = f"{options.low}³", f"{options.high}³"
-    models = f"{options.models} model{'s' if options.models > 1 else ''}"
-    write_report(found, output, title=f"Dice per case, {low} and {high}, mean over {models}", ways=ways)
-    (output / "summary.md").unlink()  # report.md has the same table
     head = ["space", "region", low, high, "difference", f"{high} better", TITLE]
     rows = [
         [
-            space,
-            region,
-            f"{a:.3f}",
-            f"{b:.3f}",
-            f"{b - a:+.3f}",
-            f"{better} of {cases} cases",
+            *(space, region, f"{a:.3f}", f"{b:.3f}", f"{b - a:+.3f}", f"{better} of {cases} cases"),
             alone.get((space, region), ""),
         ]
         for space, region, a, b, better, cases in differences(found, low, high)
     ]
-    summary = scores.to_markdown(scores.summarise(found, ways)).rstrip("\n")
-    sections = [f"# {low} and {high}, {models} each", markdown(head, rows), summary, *conditions]
-    return page.write(output / "report.md", sections)
+    models = f"{options.models} model{'s' if options.models > 1 else ''}"
+    summary = (output / "summary.md").read_text(encoding="utf-8").rstrip("\n")
+    (output / "summary.md").unlink()  # report.md has the same table
+    return page.write(
+        output / "report.md", [f"# {low} and {high}, {models} each", markdown(head, rows), summary, *conditions]
+    )
 
 
 def _conditions(some: Sequence[ModelRun], typed: str) -> list[str]:
@@ -233,8 +221,7 @@ def _write_split(data: Path, options: argparse.Namespace, path: Path) -> None:
         split.save(split.make(found.complete, options.split_seed, patients=found.patients), path)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.compare_resolutions", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, count = parser.add_argument, cli.whole(1)
     command.add_resolution(parser, 144, option="--low", what="the lower resolution")
     command.add_resolution(parser, 192, option="--high", what="the higher resolution")
@@ -253,7 +240,9 @@ def _parser() -> cli.Parser:
     command.add_size(parser, "--memory-limit", None, "hard memory limit for both resolutions, such as 16GiB")
     command.add_output(parser, None, "compare-LOW-HIGH")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of("compare_resolutions", _compare, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

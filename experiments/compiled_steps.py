@@ -8,11 +8,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, methods, page
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.command import SomeFailed
@@ -35,16 +32,11 @@ OFF, AUTO = methods.UNCOMPILED, methods.COMPILED
 HEAD = ("network", "parameters", "step off / auto", "ratio", "peak off / auto", "ratio", "programs", "losses differ by")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures and prints. Returns the exit code."""
-    return command.main("compiled_steps", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
     parts = {
         name: pair(name, options.side, options.batch_size, options.limit, options.steps) for name in options.networks
     }
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     bench = Bench(output, minutes=options.minutes, again=options.again)
     try:
         found = [result for both in parts.values() for part in both if (result := bench.measure(part)) is not None]
@@ -94,8 +86,7 @@ def cells(off: PartResult, auto: PartResult) -> list[str]:
     ]
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.compiled_steps", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, side = parser.add_argument, "of the cubes or images (default: 64^3, 128^2, 128^2)"
     add("--networks", choices=NAMES, nargs="+", default=NAMES, help="which (default: all)")
     add("--side", type=cli.whole(16), metavar="N", default=0, help=side)
@@ -104,7 +95,9 @@ def _parser() -> cli.Parser:
     limit = "hard limit of each process, which has to leave LMS nothing to do (default: 3GiB)"
     command.add_size(parser, "--limit", "3GiB", limit)
     command.add_resumable(parser, "compiled-steps")
-    return parser
+
+
+main, _parser = command.of("compiled_steps", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

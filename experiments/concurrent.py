@@ -20,18 +20,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import command, methods, page, store
 from lms3d.experiments.harness.bench import Bench, Trainer, means
 from lms3d.experiments.harness.child import Child, ChildFailed
-from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.published import X86_APART, X86_HIGH, X86_PAIRS
+from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import RunFailed
 from lms3d.experiments.harness.store import Record, Records
 from lms3d.experiments.harness.table import cell, markdown, write_csv
@@ -72,45 +73,24 @@ writes into --output: report.md, concurrent.csv, link.json; parts/, logs/, cache
 exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("concurrent", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     names = ("model", "resolution", "steps", "emulate_link", "memory_limit")
     store.remember({name: getattr(options, name) for name in names}, output)
-    study = _SideBySide(options, output)
-    numbers = sorted({1, *options.processes})
-    try:
-        for number in numbers:
-            for kind in KINDS:
-                study.measure(kind, number)
-    finally:
-        print(_write(study, numbers, typed))
-    print(f"written: {output}")
-    if failed := study.records.failed:
-        raise SomeFailed(f"{len(failed)} of the runs failed: {failed[0]}")
+    numbers = tuple(sorted({1, *options.processes}))
+    records = Records(output, minutes=options.minutes, again=options.again)
+    study = RankStudy(output=output, ranks=numbers, records=records)
+    runs = _SideBySide(options, study)
+    study.measure(KINDS, lambda kind: partial(runs.run, kind), lambda: _report(runs, typed), by_number=True)
 
 
 class _SideBySide:
-    """What is run, and where it is kept."""
+    """What is run, and over which link."""
 
-    def __init__(self, options: argparse.Namespace, output: Path) -> None:
-        self.options, self.output = options, output
-        self.records = Records(output, minutes=options.minutes, again=options.again)
+    def __init__(self, options: argparse.Namespace, study: RankStudy) -> None:
+        self.options, self.study, self.output = options, study, study.output
         if options.again:  # the step that set the link's rate is measured anew, too
-            (output / "link.json").unlink(missing_ok=True)
-
-    def measure(self, kind: str, number: int) -> None:
-        """Measures one run; nothing if the run that sets the link's rate is missing."""
-        if kind == ALONE or self.link is not None:
-            self.records.measure(f"{kind}-{number}", lambda left: self._run(kind, number, left))
-
-    def found(self) -> list[Record]:
-        """All runs, by kind and number."""
-        return [part for kind in KINDS for part in self.records.found(kind)]
+            (self.output / "link.json").unlink(missing_ok=True)
 
     @property
     def link(self) -> SwapLink | None:
@@ -118,7 +98,7 @@ class _SideBySide:
         path = self.output / "link.json"
         if path.exists():
             return SwapLink.parse(json.loads(path.read_text())["word"])
-        alone = [part for part in self.records.found(ALONE) if part["ranks"] == 1]
+        alone = [part for part in self.study.records.found(ALONE) if part["ranks"] == 1]
         if not alone:
             return None
         step = alone[0]["epoch_seconds"][0] / self.options.steps
@@ -126,7 +106,8 @@ class _SideBySide:
         write_json(path, {"step_seconds": step, "word": str(link)})
         return SwapLink.parse(str(link))
 
-    def _run(self, kind: str, number: int, left: float | None) -> Record:
+    def run(self, kind: str, number: int, left: float | None) -> Record:
+        """A run. RunFailed if it failed, or if the run that sets the link's rate is missing."""
         deadline = math.inf if left is None else time.monotonic() + left
         # Costs of ops on one core are of no use to others.
         environment = {"LMS3D_CACHE": str(self.output / "cache")}
@@ -141,8 +122,8 @@ class _SideBySide:
             except ChildFailed as failure:
                 raise RunFailed(f"{failure} (logs: {logs})", late=failure.outcome == "out of time") from None
         return {
-            "kind": kind, "ranks": number, "epoch_seconds": [one.seconds for one in found],
-            "traffic": [one.traffic for one in found], "limit_mib": part.limit_mib,
+            "kind": kind, "ranks": number, "epoch_seconds": [seconds for seconds, _ in found],
+            "traffic": [traffic for _, traffic in found], "limit_mib": part.limit_mib,
         }  # fmt: skip
 
     def _part(self, kind: str, bus: Path) -> StudyPart:
@@ -152,8 +133,8 @@ class _SideBySide:
         )  # fmt: skip
         if kind == ALONE:
             return part
-        link = self.link
-        assert link is not None, "it was asked for before"
+        if (link := self.link) is None:
+            raise RunFailed("the run without LMS that sets the link's rate is missing", late=True)
         shared = replace(link, bus=bus) if kind == BUS else link
         return replace(part, method=methods.LMS, limit_mib=self._limit_mib(), link=str(shared))
 
@@ -172,29 +153,28 @@ def default_limit_mib(needs: Mapping[str, Any]) -> int:
     return round(max(SHARE * needs["unedited_limit_bytes"], ROOM * needs["floor_bytes"]) / MIB)
 
 
-def _write(study: _SideBySide, numbers: Sequence[int], typed: str) -> str:
-    """Writes CSV and report.md of what there is, and returns the report."""
-    found = study.found()
+def _report(runs: _SideBySide, typed: str) -> list[str]:
+    """Writes the CSV file of what there is, and returns the sections of report.md."""
+    study = runs.study
+    found = study.found(KINDS)
     write_records(found, study.output / "concurrent.csv")
-    shared = what_is_shared(numbers, len(os.sched_getaffinity(0)))
+    shared = what_is_shared(study.ranks, len(os.sched_getaffinity(0)))
     gaps = page.gaps(study.records, found, "The machine had other work, do not trust these times")
     rows = table_of(found) if found else "Nothing was measured."
-    sections = ["# Trainings side by side", rows, CASE_STUDY, shared, *gaps, _conditions(study, found, typed)]
-    return page.write(study.output / "report.md", sections)
+    return ["# Trainings side by side", rows, CASE_STUDY, shared, *gaps, _conditions(runs, found, typed)]
 
 
-def _conditions(study: _SideBySide, found: Sequence[Record], typed: str) -> str:
-    options = study.options
+def _conditions(runs: _SideBySide, found: Sequence[Record], typed: str) -> str:
+    options = runs.options
     limit = next((f" of {part['limit_mib']:,} MiB" for part in found if part["kind"] == OWN), "")
     return (
         f"{options.model} at {options.resolution}³, batch 1; an epoch is {options.steps} steps, after {WARM_UP} that do not count; "
-        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {study.link or 'not known'}. "
+        f"LMS under a hard limit{limit}; link ({machines.title(options.emulate_link)}): {runs.link or 'not known'}. "
         f"{page.machine()} Made by `{typed}`."
     )
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.concurrent", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, link = parser.add_argument, cli.checked(machines.checked, "link")
     processes = "how many at once; one alone is always measured (default: 1 2 3 4)"
     add("--processes", type=cli.whole(1), nargs="+", metavar="N", default=[1, 2, 3, 4], help=processes)
@@ -206,7 +186,9 @@ def _parser() -> cli.Parser:
     add("--emulate-link", type=link, metavar="LINK", default="pcie3", help=links)
     add("--steps", type=cli.whole(1), metavar="N", default=10, help="of an epoch (default: 10)")
     command.add_resumable(parser, "concurrent")
-    return parser
+
+
+main, _parser = command.of("concurrent", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 def table_of(found: Sequence[Epochs]) -> str:
@@ -270,12 +252,8 @@ def what_is_shared(numbers: Sequence[int], cores: int) -> str:
     return note
 
 
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """The seconds of a process's epoch, and the means of what its link counted in a step."""
-
-    seconds: float
-    traffic: dict[str, float]
+Epoch = tuple[float, dict[str, float]]
+"""The seconds of a process's epoch, and the means of what its link counted in a step."""
 
 
 class Group:
@@ -337,7 +315,7 @@ class Group:
             self._working -= 1
         while self._working > 0:
             child.step()
-        return Epoch(seconds=seconds, traffic=means([step.get("traffic", {}) for step in steps]))
+        return seconds, means([step.get("traffic", {}) for step in steps])
 
 
 def bind(number: int) -> None:

@@ -37,11 +37,6 @@ class Floors:
     slab_bytes: int
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Predicts, writes and prints. Returns the exit code."""
-    return command.main("floors", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
     found = []
     for floors in predicted(options.model, options.resolutions, mapped=not options.copied):
@@ -116,15 +111,16 @@ def _draw(found: Sequence[Floors], path: Path) -> None:
     save(figure, path)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.floors", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, sides = parser.add_argument, [96, 128, 160, 192]
     command.add_model(parser)
     shown = "sides of the cubes (default: 96 128 160 192)"
     add("--resolutions", type=cli.resolution, nargs="+", metavar="N", default=sides, help=shown)
     add("--copied", action="store_true", default=False, help="copy back what was swapped, as to a GPU (default: off)")
     command.add_output(parser, "floors")
-    return parser
+
+
+main, _parser = command.of("floors", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.accelerator import card as cards
 from lms3d.experiments.accelerator import page, scale
 from lms3d.experiments.accelerator.card import Card
@@ -28,7 +25,7 @@ from lms3d.experiments.accelerator.study import FAILED, GpuStudy
 from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
-from lms3d.experiments.reporting.runs import NOTE, CommandRun
+from lms3d.experiments.reporting import runs
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
 
@@ -51,17 +48,10 @@ exit codes: 0 done or out of time (run again to go on), 1 a section failed (the 
 130 interrupted (run again to go on)"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and writes the page. Returns the exit code."""
-    return command.main("gpu_case_study", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
     started = time.monotonic()
     card = cards.found(rehearsed=options.rehearse)
-    output = writable_folder(
-        Path(options.output or (REHEARSAL_OUTPUT if options.rehearse else OUTPUT)).expanduser(), "--output"
-    )
+    output = command.folder(options, REHEARSAL_OUTPUT if options.rehearse else OUTPUT)
     _remember(card, options.rehearse, output)
     chosen = scale.of_rehearsal() if options.rehearse else scale.of_gpu(card.half_precision, card.memory_bytes or 0)
     trainings = Trainings(
@@ -80,19 +70,12 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
         failed = [name for name, state in study.states.items() if state.outcome == FAILED]
         ended = sys.exception()
         code = errors.Interrupted.exit_code if isinstance(ended, errors.Interrupted) else int(bool(ended or failed))
-        _note(output, typed, card, exit_code=code, seconds=time.monotonic() - started)
+        # So that `experiments.report` can show the page.
+        runs.note(output, typed, str(card), exit_code=code, seconds=time.monotonic() - started)
     print(text)
     print(f"written: {output}")
     if failed:
         raise SomeFailed(f"these sections failed: {', '.join(failed)}; {output / 'report.md'} says why")
-
-
-def _note(output: Path, typed: str, card: Card, *, exit_code: int, seconds: float) -> None:
-    """Writes down how the command ended, so that `experiments.report` can show the page."""
-    run = CommandRun(
-        command=typed, exit_code=exit_code, seconds=seconds, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}", machine=str(card)
-    )  # fmt: skip
-    write_json(output / NOTE, asdict(run))
 
 
 def _remember(card: Card, rehearsed: bool, output: Path) -> None:
@@ -107,8 +90,7 @@ def _remember(card: Card, rehearsed: bool, output: Path) -> None:
     write_json(path, settings)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.gpu_case_study", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     minutes = "time limit: shared out among the sections; what is left is for the next call (default: 10)"
     add("--minutes", type=cli.number(0), metavar="X", default=10.0, help=minutes)
@@ -117,7 +99,9 @@ def _parser() -> cli.Parser:
     add("--only", nargs="+", choices=names, metavar="SECTION", default=None, help=only)
     add("--rehearse", action="store_true", default=False, help="the same at toy size on a processor (default: off)")
     command.add_output(parser, None, f"{OUTPUT}; rehearsal: {REHEARSAL_OUTPUT}")
-    return parser
+
+
+main, _parser = command.of("gpu_case_study", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from lms3d import cli
 from lms3d.device import machine
@@ -57,11 +56,6 @@ others: the cores that these took meanwhile.
 Shards are in the page cache: what a disk or a network adds is not measured. Best order: the function that `lms3d.train` calls."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is missing and reports. Returns the exit code."""
-    return command.main("input_pipeline", _parser, _study, arguments)
-
-
 def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
     free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
@@ -79,29 +73,23 @@ def _maker(study: RankStudy, options: argparse.Namespace, kind: str) -> Callable
 
     resolution = options.training_resolution if kind == TRAINING else options.resolution
     shards = shards_of(options.data, resolution, max(study.ranks)).directory
-    return partial(_training if kind == TRAINING else _alone, study, options, kind, shards)
 
+    def without_network(ranks: int, left: float | None) -> Record:
+        return alone.measure(
+            shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks,
+            cores=study.cores_per_rank and study.cores_per_rank * ranks, batch_size=options.batch_size, runs=options.runs,
+            rounds=options.rounds, window_seconds=options.window, seconds_left=left,
+            device_speed=options.device_speed if kind == DEVICE else None,
+        )  # fmt: skip
 
-def _alone(
-    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Record:  # fmt: skip
-    cores = study.cores_per_rank and study.cores_per_rank * ranks
-    return alone.measure(
-        shards, options.orders, study.output / "logs" / f"{kind}-{ranks}.txt", ranks=ranks, cores=cores,
-        batch_size=options.batch_size, runs=options.runs, rounds=options.rounds, window_seconds=options.window,
-        seconds_left=left, device_speed=options.device_speed if kind == DEVICE else None,
-    )  # fmt: skip
+    def training(ranks: int, left: float | None) -> Record:
+        asked = {
+            "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
+            "batch_size": options.batch_size, "model": options.model, "resolution": resolution, "precision": options.precision,
+        }  # fmt: skip
+        return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
 
-
-def _training(
-    study: RankStudy, options: argparse.Namespace, kind: str, shards: Path, ranks: int, left: float | None
-) -> Record:  # fmt: skip
-    asked = {
-        "shards": str(shards), "orders": options.orders, "rounds": options.training_rounds, "steps": options.steps,
-        "batch_size": options.batch_size, "model": options.model, "resolution": options.training_resolution,
-        "precision": options.precision,
-    }  # fmt: skip
-    return study.launch("lms3d.experiments.feeding.training_rank", kind, asked, ranks, left)
+    return training if kind == TRAINING else without_network
 
 
 def _report(study: RankStudy, options: argparse.Namespace, typed: str) -> list[str]:
@@ -141,9 +129,8 @@ def _conditions(options: argparse.Namespace, cores: int | None, typed: str) -> s
     )
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.input_pipeline", description=_DESCRIPTION, epilog=_EPILOG)
     rank_study.add_options(parser, "input-pipeline")
     add, count = parser.add_argument, cli.whole(1)
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
@@ -163,7 +150,9 @@ def _parser() -> cli.Parser:
     add("--training-rounds", type=count, metavar="N", default=2, help="turns of the orders in training (default: 2)")
     steps = "steps of each turn in training (default: 100; without a GPU 15)"
     add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
-    return parser
+
+
+main, _parser = command.of("input_pipeline", _study, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

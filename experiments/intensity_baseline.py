@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms, split
 from lms3d.data.brats import layouts
 from lms3d.experiments.harness import baseline, command, commands, page, table
@@ -32,14 +29,9 @@ writes into --output: intensity_baseline.json (Dice of each case), report.md
 exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fits, segments, scores and reports. Returns the exit code."""
-    return command.main("intensity_baseline", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     data = commands.data_folder(options.data)
     found = layouts.find_cases(data, labels=options.labels, require_complete=False)
     parts = (
@@ -55,8 +47,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
     print(f"written: {output}")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.intensity_baseline", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     command.add_volumes(parser)
     drawn = "split.json of a run (default: a split drawn by --split-seed)"
     parser.add_argument("--split", type=cli.path, metavar="FILE", default=None, help=drawn)
@@ -64,7 +55,9 @@ def _parser() -> cli.Parser:
     parser.add_argument("--split-seed", type=cli.whole(0), metavar="N", default=0, help=seed)
     command.add_output(parser, "intensity-baseline")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of("intensity_baseline", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import MIB, PartResult
@@ -56,13 +54,8 @@ tensor has a file of its own. `no LMS` runs the same traced step, unedited; `Ker
 it. overhead.csv also has the seconds of the first step, which traces, plans and rewrites."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("lms_overhead", _parser, _measure, arguments)
-
-
 def _measure(options: argparse.Namespace, typed: str) -> None:
-    output = writable_folder(Path(options.output or f"overhead-{options.model}").expanduser(), "--output")
+    output = command.folder(options, f"overhead-{options.model}")
     store.remember({"model": options.model, "steps": options.steps}, output)
     on_gpu, rising = shutil.which("nvidia-smi") is not None, options.over_resolution
     usual = GPU_RESOLUTIONS if on_gpu else RISING_RESOLUTIONS if rising else RESOLUTIONS
@@ -120,8 +113,7 @@ def _conditions(found: Sequence[PartResult], typed: str) -> str:
     return f"Batch 1, Adam, Dice loss. Devices: {devices}. {page.machine()} {page.effort(found)} Made by `{typed}`."
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.lms_overhead", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     resolution = cli.checked(cli.resolution, "resolution")
     add = parser.add_argument
     command.add_model(parser)
@@ -138,7 +130,9 @@ def _parser() -> cli.Parser:
     command.add_minutes(parser)
     command.add_again(parser)
     command.add_output(parser, None, "overhead-MODEL")
-    return parser
+
+
+main, _parser = command.of("lms_overhead", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

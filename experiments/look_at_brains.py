@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from lms3d import cli
-from lms3d.atomic_files import replacing
 from lms3d.console import progress
 from lms3d.data import pseudonyms
 from lms3d.data.brats import layouts
@@ -53,11 +52,6 @@ Volumes = tuple[np.ndarray, np.ndarray]
 """The z-scores (X, Y, Z, 4), NaN outside the brain, and the label map (X, Y, Z)."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads cases and draws them. Returns the exit code."""
-    return command.main("look_at_brains", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
     found = layouts.find_cases(commands.data_folder(options.data), labels=options.labels, require_truth=True)
@@ -83,6 +77,8 @@ def _read(case: Any, schema: LabelSchema) -> Volumes:
 def _draw(cases: dict[str, Volumes], schema: LabelSchema, path: Path) -> None:
     from matplotlib.figure import Figure
 
+    from lms3d.scoring.figures import style
+
     figure = Figure(figsize=(1.9 * len(CHANNELS), 2.2 * len(cases) + 1.5), layout="constrained")
     panels = figure.subplots(len(cases) + 1, len(CHANNELS), squeeze=False, height_ratios=[*[2.2] * len(cases), 1.5])
     for row, (name, (image, truth)) in enumerate(cases.items()):
@@ -95,8 +91,7 @@ def _draw(cases: dict[str, Volumes], schema: LabelSchema, path: Path) -> None:
     for column in range(len(CHANNELS)):
         _histogram(panels[-1, column], [(image[..., column], truth) for image, truth in cases.values()], schema)
     panels[-1, 0].legend(fontsize=6, frameon=False)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=70)
+    style.write(figure, path, dpi=70)
 
 
 def _outline(panel: Any, labels: np.ndarray, schema: LabelSchema) -> None:
@@ -132,6 +127,8 @@ def _draw_distorted(sample: Sample, seed: int, path: Path) -> None:
     """A row for each of DISTORTED; a column for the sample as it is, and for each distortion."""
     from matplotlib.figure import Figure
 
+    from lms3d.scoring.figures import style
+
     columns = {"as it is": sample}
     for name, one in DISTORTIONS.items():
         columns[name] = one.apply(sample, np.random.default_rng([seed, len(columns)]))
@@ -149,12 +146,10 @@ def _draw_distorted(sample: Sample, seed: int, path: Path) -> None:
             panel.set(xticks=[], yticks=[], ylabel=channel if column == 0 else "")
             if row == 0:
                 panel.set_title(name, fontsize=9)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=110)
+    style.write(figure, path, dpi=110)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.look_at_brains", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     command.add_volumes(parser)
     add = parser.add_argument
     add("--cases", type=cli.whole(1), metavar="N", default=3, help="cases to draw, the first ones (default: 3)")
@@ -164,7 +159,9 @@ def _parser() -> cli.Parser:
     picture = Path("brains.png")
     add("--output", type=Path, metavar="FILE", default=picture, help="the picture (default: brains.png)")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of("look_at_brains", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, published
 from lms3d.experiments.harness.published import HIGH, LOW, NEXT
 from lms3d.experiments.harness.store import Record, UpToDate
@@ -50,13 +49,8 @@ Not modelled: validation, cuDNN's workspace, what the copies of other GPUs take 
 wait until a copy has freed its memory."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Works out what is missing and reports. Returns the exit code."""
-    return command.main("machine_models", _parser, _run, arguments)
-
-
 def _run(options: argparse.Namespace, typed: str) -> None:
-    output, machines = writable_folder(Path(options.output).expanduser(), "--output"), _machines()
+    output, machines = command.folder(options), _machines()
     saved, found = UpToDate(output, *SOURCES, again=options.again), []
     calibrated = saved.get(f"published-{options.side}", lambda: _published(machines, options.side))
     fitted = _fitted(machines, calibrated)
@@ -121,8 +115,7 @@ def write(output: Path, part: Record, cases: Sequence[Record], typed: str) -> st
     return page.write(output / "report.md", report.sections(part, rows, cases, _machines(), f"{_NOTES}\n\n{when}"))
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.machine_models", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     only = "parts: the published figures, or also our plans (default: both)"
     add("--only", choices=("published", "ours"), nargs="+", default=("published", "ours"), help=only)
@@ -130,7 +123,9 @@ def _parser() -> cli.Parser:
     command.add_resolution(parser, HIGH, option="--side", what=side)
     command.add_again(parser)
     command.add_output(parser, "machine-models")
-    return parser
+
+
+main, _parser = command.of("machine_models", _run, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

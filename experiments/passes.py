@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lms3d import cli, console
+from lms3d import console
 from lms3d.engine.ir import METADATA_TYPES, RESIDENT_TYPES, StepGraph
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.table import markdown
@@ -106,14 +106,9 @@ def table() -> str:
     ])  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Counts and prints. Returns the exit code."""
-    return command.main("passes", _parser, lambda options, typed: console.say(table()), arguments)
-
-
-def _parser() -> cli.Parser:
-    return cli.Parser(prog="python -m experiments.passes", description=_DESCRIPTION, epilog=_EPILOG)
-
+main, _parser = command.of(
+    "passes", lambda options, typed: console.say(table()), lambda parser: None, _DESCRIPTION, _EPILOG
+)
 
 if __name__ == "__main__":
     sys.exit(main())

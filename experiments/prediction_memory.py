@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,11 +28,6 @@ examples:
   python -m experiments.prediction_memory --side 128 --depth 256 --memory-limit 100MiB      # twice the depth of a cube
 
 exit codes: 0 done, 2 wrong option, 3 does not fit into the limit, 130 interrupted"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Predicts and prints. Returns the exit code."""
-    return command.main("prediction_memory", _parser, _measure, arguments)
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -85,8 +79,7 @@ def _predict(network: Any, shape: tuple[int, int, int], options: argparse.Namesp
         nifti.write(placed, folder / "uncertainty.nii", header, entropy.independent)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.prediction_memory", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, count = parser.add_argument, cli.whole(1)
     add("--side", type=count, metavar="N", default=256, help="voxels along each axis (default: 256)")
     add("--depth", type=count, metavar="N", default=None, help="voxels along the third axis (default: the side)")
@@ -98,7 +91,9 @@ def _parser() -> cli.Parser:
     add("--copied", action="store_true", default=False, help=copied)
     folder = "where files lie (default: the system's temporary folder)"
     add("--folder", type=cli.path, metavar="DIR", default=None, help=folder)
-    return parser
+
+
+main, _parser = command.of("prediction_memory", _measure, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from lms3d import cli, tasks
-from lms3d.atomic_files import writable_folder
 from lms3d.device import machine
 from lms3d.experiments.harness import command, commands, page
 from lms3d.experiments.harness.child import of_module
@@ -40,15 +39,10 @@ writes into --output: report.md, profile.csv, profile.json, timeline.png, NAME.t
 exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 interrupted"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains if there is no profile yet, reads and reports. Returns the exit code."""
-    return command.main("profile", _parser, _profile, arguments)
-
-
 def _profile(options: argparse.Namespace, typed: str) -> None:
     for run_dir in options.runs:  # before anything is written
         xplane.newest(run_dir)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
+    output = command.folder(options)
     run_dirs = options.runs or [_trained(options, output / "run")]
     traces = [(_name(run_dir), lanes.read(xplane.newest(run_dir))) for run_dir in run_dirs]
     runs = [_profiled(run_dir, name, trace) for run_dir, (name, trace) in zip(run_dirs, traces, strict=True)]
@@ -114,9 +108,8 @@ def _conditions(runs: Sequence[ProfiledRun]) -> str:
     return page.machine(devices=[speeds.device_name("GPU:0")] if gpu else [])
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.profile", description=_DESCRIPTION, epilog=_EPILOG)
     add = parser.add_argument
     given = "runs of train --profile (default: train one)"
     add("runs", type=cli.path, nargs="*", default=[], metavar="RUN_DIR", help=given)
@@ -133,7 +126,9 @@ def _parser() -> cli.Parser:
     command.add_train_options(parser)
     command.add_again(parser)
     command.add_output(parser, "profile")
-    return parser
+
+
+main, _parser = command.of("profile", _profile, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

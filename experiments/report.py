@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from lms3d import cli, console
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command
 from lms3d.experiments.harness.command import SomeFailed
 from lms3d.experiments.harness.commands import data_folder
@@ -37,15 +35,10 @@ writes into --output: report.md, report.html, and a folder for each chapter with
 exit codes: 0 done, 1 a chapter's command failed (the report says which), 2 wrong option or input, 130 interrupted"""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and writes the pages. Returns the exit code."""
-    return command.main("report", _parser, _report, arguments)
-
-
 def _report(options: argparse.Namespace, typed: str) -> None:
     from lms3d.experiments.reporting import pages
 
-    output = writable_folder(Path(options.output).expanduser(), "--output").absolute()
+    output = command.folder(options).absolute()
     chapters = [chapter for chapter in CHAPTERS if chapter.name in (options.only or [chapter.name])]
     deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     found: dict[str, CommandRun | str] = {}
@@ -78,14 +71,15 @@ def _run(chapter: Chapter, options: argparse.Namespace, output: Path, deadline: 
     return run(chapter, data_folder(options.data), folder)
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.report", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     names = [chapter.name for chapter in CHAPTERS]
     add("--only", nargs="+", choices=names, metavar="NAME", default=None, help=f"of {', '.join(names)} (default: all)")
     add("--data", metavar="DIR", default=None, help="BraTS or MSD folder (default: the embedded artificial brains)")
     command.add_resumable(parser, "runs/report")
-    return parser
+
+
+main, _parser = command.of("report", _report, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ from lms3d.experiments.feeding.training_rank import REAL, SYNTHETIC
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.harness.table import cell, markdown
+from lms3d.experiments.harness.table import Shown, of_records
 
 KINDS = SYNTHETIC, REAL
 
@@ -48,15 +49,17 @@ Images/s: of all ranks together, mean over laps; a lap is as long as its slowest
 mean, by Student's t. Efficiency: images/s per rank, against the fewest ranks. Waits: share of time in next(iterator)."""
 
 
+SHOWN: Shown = {
+    "data": ("data", str), "ranks": ("ranks", str), "mean": ("images/s", ".4g"), "std": ("std", ".2g"),
+    "interval": ("95 % interval", str), "efficiency": ("efficiency", ".1%"), "waiting": ("waits", ".2%"),
+    "cores": ("cores in use", ".2f"),
+}  # fmt: skip
+
+
 class TooSlow(RuntimeError):
     """--expect was not reached."""
 
     exit_code = 2
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is missing, reports and judges. Returns the exit code."""
-    return command.main("resnet50_benchmark", _parser, _benchmark, arguments)
 
 
 def _benchmark(options: argparse.Namespace, typed: str) -> None:
@@ -120,15 +123,7 @@ def _report(study: RankStudy, options: argparse.Namespace, settings: dict[str, A
 
 def table(points: Sequence[RankSpeed]) -> str:
     """A table in the article's form: data, ranks, images/s."""
-    head = ("data", "ranks", "images/s", "std", "95 % interval", "efficiency", "waits", "cores in use")
-    rows = [
-        [
-            point.data, str(point.ranks), f"{point.speed.mean:.4g}", cell(point.speed.std, ".2g"), point.speed.interval,
-            cell(point.efficiency, ".1%"), f"{point.waiting:.2%}", f"{point.cores:.2f}",
-        ]
-        for point in points
-    ]  # fmt: skip
-    return markdown(head, rows)
+    return of_records(({**asdict(one), **asdict(one.speed), "interval": one.speed.interval} for one in points), SHOWN)
 
 
 def _conditions(content: dict[str, Any]) -> str:
@@ -141,9 +136,8 @@ def _conditions(content: dict[str, Any]) -> str:
     )
 
 
-def _parser() -> cli.Parser:
+def _options(parser: cli.Parser) -> None:
     gpu = machine.has_nvidia_driver()
-    parser = cli.Parser(prog="python -m experiments.resnet50_benchmark", description=_DESCRIPTION, epilog=_EPILOG)
     rank_study.add_options(parser, "resnet50-benchmark")
     add, count = parser.add_argument, cli.whole(1)
     add("--data", type=cli.path, metavar="DIR", default=None, help="ChestX-ray14 folder (default: the embedded data)")
@@ -163,7 +157,9 @@ def _parser() -> cli.Parser:
     )
     add("--expect", type=cli.number(0), metavar="IMAGES_PER_SECOND", default=None, help=expected)
     add("--label", metavar="TEXT", default="this machine", help="name of the cluster (default: this machine)")
-    return parser
+
+
+main, _parser = command.of("resnet50_benchmark", _benchmark, _options, _DESCRIPTION, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder, write_json
+from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import Launcher, RunFailed
 from lms3d.experiments.harness.store import Record
-from lms3d.experiments.scalability import measured, model_report, probe, result, table
-from lms3d.experiments.scalability.case_study import fitted
+from lms3d.experiments.harness.table import write_csv
+from lms3d.experiments.scalability import case_study, measured, probe
 from lms3d.experiments.scalability.measured import Measurement
 from lms3d.experiments.scalability.model import STRONG, WEAK
 
@@ -52,15 +52,10 @@ By the model: from the steps of one rank and the probed link (--probe); ranks of
 which it does not know."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is missing and reports. Returns the exit code."""
-    return command.main("scaling", _parser, _scaling, arguments)
-
-
 def _scaling(options: argparse.Namespace, typed: str) -> None:
     if options.model_only:
-        print(model_report.report())
-        _write_model(writable_folder(Path(options.output).expanduser(), "--output"))
+        print(case_study.report())
+        _write_model(command.folder(options))
         print(f"written: {options.output}")
         return
     if options.epochs < 2:
@@ -108,7 +103,7 @@ def _training(options: argparse.Namespace) -> list[str]:
 
 
 def _write_model(output: Path) -> None:
-    model_report.write_predictions(model_report.predictions(fitted()), output / "model.csv")
+    case_study.write_predictions(output / "model.csv")
 
 
 def _report(study: RankStudy, label: str, typed: str) -> list[str]:
@@ -117,14 +112,14 @@ def _report(study: RankStudy, label: str, typed: str) -> list[str]:
     found = [Measurement.of(record) for record in records]
     known = probe.load(output / "probe.json") if (output / "probe.json").exists() else None
     link = known.link if known else None
-    table.write_csv(found, link, output / "scaling.csv")
+    write_csv(output / "scaling.csv", measured.COLUMNS, measured.rows(found, link))
     if found:
-        write_json(output / "result.json", result.content(found, label, typed))
-    sections = ["# Scaling on this machine", table.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
+        write_json(output / "result.json", measured.content(found, label, typed))
+    sections = ["# Scaling on this machine", measured.markdown_tables(found, link) or "Nothing was measured.", _NOTES]
     sections += [known.markdown()] if known else []
     sections += page.gaps(study.records, records, "The machine was not idle, do not trust these times")
     machine = page.machine(f"{cores} for each rank" if cores else "not bound to ranks")
-    return [*sections, f"{machine} Made by `{typed}`.", model_report.report()]
+    return [*sections, f"{machine} Made by `{typed}`.", case_study.report()]
 
 
 class _ScalingParser(cli.Parser):
@@ -137,8 +132,7 @@ class _ScalingParser(cli.Parser):
         return options
 
 
-def _parser() -> cli.Parser:
-    parser = _ScalingParser(prog="python -m experiments.scaling", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("--scaling", choices=(STRONG, WEAK), nargs="+", default=[STRONG, WEAK], help="which kinds (default: both)")
     add("--task", metavar="NAME", default=None, help="as of lms3d.train")
@@ -151,7 +145,9 @@ def _parser() -> cli.Parser:
     add("--label", metavar="TEXT", default="this machine", help=label)
     add("--probe", action="store_true", default=False, help="first measure all-reduces between ranks (default: off)")
     rank_study.add_options(parser, "scaling")
-    return parser
+
+
+main, _parser = command.of("scaling", _scaling, _options, _DESCRIPTION, _EPILOG, kind=_ScalingParser)
 
 
 if __name__ == "__main__":

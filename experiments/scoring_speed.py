@@ -6,7 +6,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from lms3d.data.volumes.case import Case
 from lms3d.data.volumes.geometry import Box, Geometry
 from lms3d.experiments.harness import command
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.volumes.job import Job, Source
+from lms3d.tasks.volumes.job import ScoringJob, Source
 
 SHAPE = (240, 240, 155)
 BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
@@ -28,11 +27,6 @@ CASES = 1251
 _DESCRIPTION = """\
 Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,
 and predictions that miss some of it. Reading the compressed files is part of it."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Make label maps, score them on one core, print seconds per case. Returns the exit code."""
-    return command.main("scoring_speed", _parser, _measure, arguments)
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -57,7 +51,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     )
 
 
-def _job(folder: Path, number: int, random: np.random.Generator, rules: str, resolution: int | None) -> Job:
+def _job(folder: Path, number: int, random: np.random.Generator, rules: str, resolution: int | None) -> ScoringJob:
     """Two files, and what a worker is told of them. resolution: of the network's cube; None: a folder of label maps."""
     import nibabel as nib
 
@@ -71,7 +65,7 @@ def _job(folder: Path, number: int, random: np.random.Generator, rules: str, res
     shape = (resolution,) * 3 if resolution else None
     source = Source(label="p", coding=schema, native=paths[1], geometry=geometry, shape=shape)
     case = Case(id=str(number), images={}, truth=paths[0])
-    return Job(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
+    return ScoringJob(case=case, schema=schema, rules=RULES[rules], sources=(source,), geometry=geometry, grid=None)
 
 
 def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -99,14 +93,15 @@ def pair(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return maps[0], maps[1]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = cli.Parser(prog="python -m experiments.scoring_speed", description=_DESCRIPTION)
+def _options(parser: cli.Parser) -> None:
     add = parser.add_argument
     add("--cases", type=cli.whole(1), metavar="N", default=6, help="label maps to make and score (default: 6)")
     add("--scoring", metavar="RULES", default="brats2024-gli", help="rules (default: brats2024-gli, which cost most)")
     grid = "also score the ceiling of a cube of N (default: as a folder of label maps, which has none)"
     add("--resolution", type=cli.whole(16), metavar="N", default=None, help=grid)
-    return parser
+
+
+main, _parser = command.of("scoring_speed", _measure, _options, _DESCRIPTION, "")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def _stdout() -> Any:
 
 
 OUT = Console(file=cast(IO[str], _Output()), highlight=False, soft_wrap=True)
-Report = Callable[..., None]
+ProgressReport = Callable[..., None]
 """report(done, total, what, note=""): tells the progress of a long task."""
 
 
@@ -74,7 +74,7 @@ def silence(silent: bool = True) -> None:
 
 
 @contextmanager
-def progress(*, keep: bool = True) -> Iterator[Report]:
+def progress(*, keep: bool = True) -> Iterator[ProgressReport]:
     """Yields `report(done, total, what, note="")`. A new `what` starts a new bar and, unless `keep`, removes the bar before.
 
     If the first `done` is above 0, that work was done earlier; it does not distort the estimate of the time left.

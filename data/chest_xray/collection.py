@@ -59,7 +59,7 @@ class Radiograph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class ImageProblem:
     """A reason to leave an image out."""
 
     image: str
@@ -77,7 +77,7 @@ class Collection:
     """Name -> radiograph, sorted by name, without the images that have a problem."""
     test: frozenset[str] | None
     """The names in the official test list; None if there are no lists."""
-    problems: tuple[Problem, ...]
+    problems: tuple[ImageProblem, ...]
     """The faults, in the order in which they were found."""
     fingerprint: str
     """A digest of all files, sound or not, in hexadecimal. It does not depend on where the folder lies."""
@@ -91,7 +91,7 @@ def is_chest_xray(root: str | Path) -> bool:
 def find_images(root: str | Path) -> Collection:
     """The data set at `root`, with its problems. DataError if it cannot be read at all."""
     root = readable_directory(root)
-    problems: list[Problem] = []
+    problems: list[ImageProblem] = []
     table = _table(root)
     files = _image_files(root, problems)
     images = dict(sorted(_radiographs(table, files, problems)))
@@ -111,7 +111,7 @@ def find_images(root: str | Path) -> Collection:
     )  # fmt: skip
 
 
-def require_sound(problems: Sequence[Problem]) -> None:
+def require_sound(problems: Sequence[ImageProblem]) -> None:
     """DataError with the first problem and the number of others, if there are problems."""
     if problems:
         others = f" ({len(problems) - 1} more like this or of other kinds)" if len(problems) > 1 else ""
@@ -127,7 +127,7 @@ def _table(root: Path) -> Path:
     )
 
 
-def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
+def _image_files(root: Path, problems: list[ImageProblem]) -> dict[str, Path]:
     """Name -> file, for all PNGs below `root`."""
     paths: dict[str, Path] = {}
     for folder, below, names in os.walk(root, followlinks=True):
@@ -144,7 +144,9 @@ def _image_files(root: Path, problems: list[Problem]) -> dict[str, Path]:
     return paths
 
 
-def _radiographs(table: Path, files: Mapping[str, Path], problems: list[Problem]) -> Iterator[tuple[str, Radiograph]]:
+def _radiographs(
+    table: Path, files: Mapping[str, Path], problems: list[ImageProblem]
+) -> Iterator[tuple[str, Radiograph]]:
     """Yields (name, radiograph) for the rows of the table that have an image and known labels."""
     seen: set[str] = set()
     for line, row in _rows(table):
@@ -219,7 +221,7 @@ def _list(path: Path) -> list[str] | None:
 
 
 def _check_lists(
-    root: Path, training: list[str], test: list[str], images: Mapping[str, Radiograph], problems: list[Problem]
+    root: Path, training: list[str], test: list[str], images: Mapping[str, Radiograph], problems: list[ImageProblem]
 ) -> None:
     """Adds a problem for each image that is not in exactly one list, each listed name without an image, and each patient in both
     lists."""
@@ -246,8 +248,8 @@ def _check_lists(
                                      "in the test list too", "every patient in one list", _LEAVE_OUT))  # fmt: skip
 
 
-def _problem(image: str, where: str | Path, found: str, expected: str, advice: str) -> Problem:
-    return Problem(image=image, line=str(DataError(f"{where}: found {found}; expected {expected}; {advice}")))
+def _problem(image: str, where: str | Path, found: str, expected: str, advice: str) -> ImageProblem:
+    return ImageProblem(image=image, line=str(DataError(f"{where}: found {found}; expected {expected}; {advice}")))
 
 
 def _fingerprint(root: Path, table: Path, files: Mapping[str, Path]) -> str:

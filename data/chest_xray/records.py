@@ -24,7 +24,7 @@ import numpy as np
 
 from lms3d.data import files, pseudonyms
 from lms3d.data.chest_xray import patient_split
-from lms3d.data.chest_xray.collection import FINDINGS, Problem
+from lms3d.data.chest_xray.collection import FINDINGS, ImageProblem
 from lms3d.data.errors import DataError
 
 REPAIR = "delete this file and run again"
@@ -44,7 +44,7 @@ class Shard:
     """The numbers of the findings of each image."""
     offsets: tuple[int, ...]
     """The position at which the pixels of each image start, in bytes."""
-    skipped: tuple[Problem, ...]
+    skipped: tuple[ImageProblem, ...]
 
     @cached_property
     def content(self) -> np.ndarray:
@@ -114,7 +114,7 @@ class Index:
     """A digest of the data set, the split and the images left out. It does not depend on where the data set lies."""
     parts: Mapping[str, Part]
     """The parts `training`, `validation` and `test`. No patient is in two of them."""
-    skipped: tuple[Problem, ...]
+    skipped: tuple[ImageProblem, ...]
     """The images that were left out."""
 
 
@@ -165,8 +165,8 @@ def _shard(path: Path, about: Mapping[str, Any]) -> Shard:
     return shard
 
 
-def _problems(value: Sequence[Sequence[str]]) -> tuple[Problem, ...]:
-    return tuple(Problem(image=str(image), line=str(line)) for image, line in value)
+def _problems(value: Sequence[Sequence[str]]) -> tuple[ImageProblem, ...]:
+    return tuple(ImageProblem(image=str(image), line=str(line)) for image, line in value)
 
 
 def _own_name(name: str) -> str:

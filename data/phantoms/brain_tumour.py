@@ -55,7 +55,7 @@ of 0.91, 0.92 and 0.81 for WT, TC and ET. Raters of BraTS agree with each other 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TumourPlan:
     """The properties of a tumour that are drawn before any voxel is looked at."""
 
     volumes_mm3: dict[int, float]
@@ -89,7 +89,7 @@ def draw_volumes(rng: np.random.Generator) -> dict[int, float]:
     return {label: volume * shrink for label, volume in volumes.items()}
 
 
-def draw_plan(rng: np.random.Generator, brain: Brain, spacing_mm: float) -> Plan:
+def draw_plan(rng: np.random.Generator, brain: Brain, spacing_mm: float) -> TumourPlan:
     """Draws volumes, and a place in the white matter of the cerebrum. brain: a coarse warp is enough."""
     volumes = draw_volumes(rng)
     radius = _radius_mm(volumes[NECROSIS] + volumes[ENHANCING])
@@ -100,10 +100,10 @@ def draw_plan(rng: np.random.Generator, brain: Brain, spacing_mm: float) -> Plan
     chosen = rng.choice(np.flatnonzero(eligible))
     index = np.array(np.unravel_index(chosen, eligible.shape))
     centre = (index - (np.array(eligible.shape) - 1) / 2) * spacing_mm
-    return Plan(volumes_mm3=volumes, centre_mm=centre, core_radius_mm=radius, push=float(rng.uniform(0.1, 0.4)))
+    return TumourPlan(volumes_mm3=volumes, centre_mm=centre, core_radius_mm=radius, push=float(rng.uniform(0.1, 0.4)))
 
 
-def grow(rng: np.random.Generator, plan: Plan, brain: Brain, spacing_mm: float) -> tuple[np.ndarray, np.ndarray]:
+def grow(rng: np.random.Generator, plan: TumourPlan, brain: Brain, spacing_mm: float) -> tuple[np.ndarray, np.ndarray]:
     """(label of each voxel's tissue, label map that a rater draws) of the planned tumour in `brain`, both (X, Y, Z) uint8.
 
     The rater moves borders to and fro, as far as raters of BraTS disagree with their consensus. Both have the planned volumes.
@@ -151,7 +151,7 @@ def _labelled(fields: Fields, counts: dict[int, int], satellites: np.ndarray, ma
 
 
 def _satellites(
-    rng: np.random.Generator, plan: Plan, brain: Brain, distance_mm: np.ndarray, spacing_mm: float
+    rng: np.random.Generator, plan: TumourPlan, brain: Brain, distance_mm: np.ndarray, spacing_mm: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """(mask of the satellites, distance in mm from the surface of the nearest), both (X, Y, Z). Most cases have none.
 
@@ -177,7 +177,7 @@ def _satellites(
     return marked, around
 
 
-def _distance_mm(rng: np.random.Generator, plan: Plan, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:
+def _distance_mm(rng: np.random.Generator, plan: TumourPlan, shape: tuple[int, ...], spacing_mm: float) -> np.ndarray:
     """The distance (X, Y, Z) from the centre, or from the nearer of two, in a randomly stretched space."""
     stretch = 0.18 * normals(rng, (3,))
     stretch = exp(stretch - mean(stretch))  # their product is 1

@@ -6,7 +6,6 @@ A process that has asked TensorFlow for a GPU keeps some of its memory, so a chi
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,22 +50,13 @@ def found(*, rehearsed: bool) -> Card:
     if not rehearsed and not machine.has_nvidia_driver():
         raise InputError("found no NVIDIA driver on this machine; run this on a machine with a GPU, or give --rehearse")
     answer = _asked(without_gpu=rehearsed)
-    card = Card(**{**answer, "capability": tuple(answer["capability"]), "driver": "" if rehearsed else driver()})
+    card = Card(**{**answer, "capability": tuple(answer["capability"])})
     if not rehearsed and card.capability == (0, 0):
         raise InputError(
             "NVIDIA's driver is here, but TensorFlow found no GPU; install the extra (pip install -e '.[gpu]') and look "
             "at what `python -m lms3d.doctor` says, or give --rehearse"
         )
     return card
-
-
-def driver(path: Path = machine.NVIDIA_DRIVER[0]) -> str:
-    """The version of NVIDIA's driver, "" if unknown."""
-    try:
-        numbers = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text())
-    except OSError:
-        return ""
-    return numbers[0] if numbers else ""
 
 
 def _asked(*, without_gpu: bool) -> dict[str, Any]:
@@ -107,6 +97,7 @@ def _answer(*, without_gpu: bool) -> Card:
         name=str(details.get("device_name", "GPU")),
         memory_bytes=memory.device_memory_bytes(),
         capability=tuple(details.get("compute_capability", (1, 0))),
+        driver=machine.nvidia_driver(),
         processor=processor,
         versions=", ".join(versions),
     )

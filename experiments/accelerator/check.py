@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lms3d.experiments.accelerator import sections
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import PartResult
+from lms3d.experiments.harness.table import cell
 from lms3d.units import format_seconds, format_size
 
 YES, NO, UNKNOWN, NO_AIM = "yes", "**NO**", "unknown", "-"
@@ -57,12 +58,14 @@ def lines(found: Mapping[str, PartResult], scale: Scale) -> list[Line]:
     return answered + (_predictions(lms, none) if lms is not None and lms.trained else [])
 
 
+def _line(question: str, found: str, good: bool | None) -> Line:
+    return Line(question=question, found=found or "not known", verdict=UNKNOWN if good is None else YES if good else NO)
+
+
 def bits(made: Sequence[PartResult]) -> Line:
     """The line about the bits of steps without LMS in two processes, and with it."""
-    same = same_bits(made)
     digests = ", ".join(f"{r.part.method}: {r.digest[:8] or r.outcome}" for r in made)
-    question = "the same weights with LMS and without, after 3 steps"
-    return Line(question=question, found=digests or "nothing", verdict=_verdict(same))
+    return _line("the same weights with LMS and without, after 3 steps", digests or "nothing", same_bits(made))
 
 
 def compared(made: Sequence[PartResult]) -> tuple[PartResult, PartResult, PartResult] | None:
@@ -85,9 +88,7 @@ def same_bits(made: Sequence[PartResult]) -> bool | None:
 def _ended(lms: PartResult | None, none: PartResult | None) -> list[Line]:
     """A line for each of the timed trainings that did not train."""
     return [
-        Line(
-            question=f"{name} trains", found=result.outcome if result else "not run", verdict=NO if result else UNKNOWN
-        )
+        _line(f"{name} trains", result.outcome if result else "not run", False if result else None)
         for name, result in (("a step under LMS", lms), ("a step without", none))
         if result is None or not result.trained
     ]
@@ -96,13 +97,10 @@ def _ended(lms: PartResult | None, none: PartResult | None) -> list[Line]:
 def _transfers(moving: PartResult | None, none: PartResult | None) -> list[Line]:
     """The lines about transfers. moving: a training whose plan swaps; a profile has copies of batches and losses, too."""
     if moving is None:
-        return [Line(question=OVERLAP, found="no transfer was seen", verdict=UNKNOWN)]
+        return [_line(OVERLAP, "no transfer was seen", None)]
     share, how = hidden_share(moving, none)
-    overlap = Line(
-        question=OVERLAP,
-        found="not known" if share is None else f"{share:.0%} of their time, by {how} ({moving.part.method})",
-        verdict=_verdict(None if share is None else share >= HIDDEN_SHARE),
-    )
+    found = "" if share is None else f"{share:.0%} of their time, by {how} ({moving.part.method})"
+    overlap = _line(OVERLAP, found, None if share is None else share >= HIDDEN_SHARE)
     return [overlap, *(_rate(moving, way) for way in ("out", "in"))]
 
 
@@ -124,12 +122,9 @@ def _rate(lms: PartResult, way: str) -> Line:
     if not moved or not rate:
         moved, rate, how = lms.moved_bytes(way), lms.bytes_per_second(way), "the tier's counters"
     if not moved or not rate:
-        return Line(question=question, found="no transfer was seen", verdict=UNKNOWN)
-    return Line(
-        question=question,
-        found=f"{format_size(moved)} a step at {rate / 1e9:.3g} GB/s, by {how}; probe: {probe / 1e9:.3g} GB/s",
-        verdict=_verdict(rate >= RATE_SHARE * probe if probe else None),
-    )
+        return _line(question, "no transfer was seen", None)
+    found = f"{format_size(moved)} a step at {rate / 1e9:.3g} GB/s, by {how}; probe: {probe / 1e9:.3g} GB/s"
+    return _line(question, found, rate >= RATE_SHARE * probe if probe else None)
 
 
 def _transfer_seconds(lms: PartResult, way: str) -> float:
@@ -141,19 +136,20 @@ def _transfer_seconds(lms: PartResult, way: str) -> float:
 
 
 def _predictions(lms: PartResult, none: PartResult | None) -> list[Line]:
-    without = none.step_seconds if none else None
+    without, report = none.step_seconds if none else None, lms.report
+    limit, peak = lms.part.limit_bytes or 0, lms.peak_bytes or 0
+    ratio = lms.step_seconds / without if without and lms.step_seconds else None
+    seconds, lms_seconds = report.get("unedited_step_seconds"), report.get("predicted_step_seconds")
     return [
-        _compared(
-            "step without swapping", lms.report.get("unedited_step_seconds"), without, SECONDS_ERROR, format_seconds
+        _compared("step without swapping", seconds, without, SECONDS_ERROR, format_seconds),
+        _compared("step under LMS", lms_seconds, lms.step_seconds, SECONDS_ERROR, format_seconds),
+        _compared("peak under LMS", report.get("predicted_peak_bytes"), lms.peak_bytes, PEAK_ERROR, format_size),
+        _line("the limit is kept", f"{format_size(peak)} of {format_size(limit)}", peak <= limit),
+        _line(
+            f"half of the memory costs at most {RATIO} x", cell(ratio, "{:.2f} x".format), None if ratio is None else ratio <= RATIO
         ),
-        _compared(
-            "step under LMS", lms.report.get("predicted_step_seconds"), lms.step_seconds, SECONDS_ERROR, format_seconds
-        ),
-        _compared("peak under LMS", lms.report.get("predicted_peak_bytes"), lms.peak_bytes, PEAK_ERROR, format_size),
-        _kept(lms),
-        _ratio(lms, without),
         _probe(lms),
-    ]
+    ]  # fmt: skip
 
 
 def _compared(
@@ -161,41 +157,14 @@ def _compared(
 ) -> Line:
     question = f"{what} as predicted, to {error:.0%}"
     if not predicted or not measured:
-        return Line(question=question, found="not known", verdict=UNKNOWN)
+        return _line(question, "", None)
     ratio = predicted / measured
-    return Line(
-        question=question,
-        found=f"{form(predicted)} for {form(measured)}: {ratio:.2f} x",
-        verdict=_verdict(abs(ratio - 1) <= error),
-    )
-
-
-def _kept(lms: PartResult) -> Line:
-    limit, peak = lms.part.limit_bytes or 0, lms.peak_bytes or 0
-    return Line(
-        question="the limit is kept",
-        found=f"{format_size(peak)} of {format_size(limit)}",
-        verdict=_verdict(peak <= limit),
-    )
-
-
-def _ratio(lms: PartResult, without: float | None) -> Line:
-    question = f"half of the memory costs at most {RATIO} x"
-    if not without or not lms.step_seconds:
-        return Line(question=question, found="not known", verdict=UNKNOWN)
-    ratio = lms.step_seconds / without
-    return Line(question=question, found=f"{ratio:.2f} x", verdict=_verdict(ratio <= RATIO))
+    return _line(question, f"{form(predicted)} for {form(measured)}: {ratio:.2f} x", abs(ratio - 1) <= error)
 
 
 def _probe(lms: PartResult) -> Line:
     """The line about the speeds that the planner believes in. There is no least speed for a processor."""
-    found = [form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine]
+    found = ", ".join(form(lms.machine[name]) for name, form in _FORMS.items() if name in lms.machine)
     slow = [name for name, least in LEAST.items() if lms.machine.get(name, least) < least]
-    verdict = UNKNOWN if not found else NO_AIM if lms.device == "CPU" else _verdict(not slow)
-    return Line(
-        question="the probe of the machine is plausible", found=", ".join(found) or "not known", verdict=verdict
-    )
-
-
-def _verdict(good: bool | None) -> str:
-    return UNKNOWN if good is None else YES if good else NO
+    line = _line("the probe of the machine is plausible", found, not slow if found else None)
+    return replace(line, verdict=NO_AIM) if found and lms.device == "CPU" else line

@@ -14,9 +14,8 @@ from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds
 
 REHEARSED = """\
-**A rehearsal on a processor, at toy size: it shows that every section runs. Its figures say nothing about a GPU.** Two logical
-devices of the processor stand for host and GPU in the check of placement; elsewhere swapped tensors go to files and are copied
-back."""
+**A rehearsal on a processor, at toy size: it shows that every section runs. Its figures say nothing about a GPU.** Swapped
+tensors go to files and are copied back."""
 
 
 def write(study: GpuStudy, card: Card, typed: str) -> str:
@@ -67,6 +66,6 @@ def _placement(state: State | None) -> str:
     wrong = f"in the wrong place: {', '.join(found['wrong'][:5])}" if found["wrong"] else "every one where it should be"
     bits = "the same bits as without LMS" if found["same_bits"] else "**not the same bits as without LMS**"
     return (
-        f"A small network on `{found['computes_on']}`, host `CPU:0`: {found['swap_outs']} tensors swapped out, "
+        f"A small network on `{found['computes_on']}`: {found['swap_outs']} tensors swapped out, "
         f"{found['swap_ins']} swapped in, {found['recomputes']} ops computed again; {wrong}; variables after two steps: {bits}."
     )

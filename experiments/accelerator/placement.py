@@ -1,8 +1,7 @@
-"""Where the ops of a plan are placed: native swap ops and all that computes on the device; in a rehearsal the Identities of a swap
-on the host.
+"""Where the ops of a plan are placed: native swap ops, and all that computes, on the device.
 
-A child looks. In a rehearsal it has two logical devices of the processor, of which `CPU:1` computes and `CPU:0` is the host.
-Speeds are made up: any plan will do, if it both swaps and recomputes.
+A child looks. In a rehearsal the processor is the device, and swaps to files. Speeds are made up: any plan will do, if it both
+swaps and recomputes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from lms3d.experiments.harness.talk import Talk, asked
 SIDE, FILTERS, STEPS = 32, (8, 16), 2
 LIMIT_SHARE = 0.5  # of what the step needs without LMS
 LINK_BYTES_PER_SECOND = 5e8
-HOST = "CPU:0"
 
 
 def ask(log: Path, seconds: float, *, rehearsed: bool) -> dict[str, Any]:
@@ -39,12 +37,8 @@ def examine(*, rehearsed: bool) -> dict[str, Any]:
     from lms3d import models
     from lms3d.device import startup
 
-    if rehearsed:
-        processor = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_visible_devices([], "GPU")
-        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
-    startup.start_tensorflow(seed=0)
-    device = "CPU:1" if rehearsed else "GPU:0"
+    startup.start_tensorflow(seed=0, without_gpu=rehearsed)
+    device = "CPU:0" if rehearsed else "GPU:0"
     with tf.device(device):
         model = models.build("isensee2017", input_shape=(SIDE, SIDE, SIDE, 4), filters=FILTERS)
         model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
@@ -80,7 +74,8 @@ def _prepared(model: Any, device: str, batch: Any) -> tuple[Any, Any]:
 
     link = LINK_BYTES_PER_SECOND
     machine = Machine(swap_out_bytes_per_second=link, swap_in_bytes_per_second=link)
-    asked = settings.resolve("1TiB", "host", "off", Parameters(), slabs="off", hypothetical=True, device=device)
+    tier = "disk" if device.startswith("CPU") else "host"
+    asked = settings.resolve("1TiB", tier, "off", Parameters(), slabs="off", hypothetical=True, device=device)
     asked = replace(asked, pool=GPU_POOL)  # as a GPU's, also in a rehearsal
     spec = batch_spec(batch)
 
@@ -109,34 +104,17 @@ def _bits_after(*functions_and_batch: Any) -> list[str]:
 
 
 def wrong(graph: Any, device: str) -> list[str]:
-    """Ops of a rewritten graph that are not where they should be.
-
-    The native ops of a swap are on the device. In a rehearsal both Identities of one are on the host; the first reads the device,
-    and the copy back is triggered there. What is computed again, and what reads a swapped or recomputed tensor, is on the device.
-    """
-
-    def place(op: Any) -> str:
-        return str(op.device).rpartition("/device:")[2]
-
-    found = []
-    for op in graph.get_operations():
-        read = [tensor.op for tensor in op.inputs]
-        if op.type.startswith("Lms"):
-            right = place(op) == device
-        elif op.name.startswith("lms/swap_out/"):
-            right = place(op) == HOST and [place(source) for source in read] == [device]
-        elif op.name.startswith("lms/swap_in/"):
-            # beside its trigger on the device it may wait for swap-outs, whose originals free memory for it
-            waits = {place(other) for other in op.control_inputs if not other.name.startswith("lms/swap_out/")}
-            right = place(op) == HOST and waits == {device} and all(s.name.startswith("lms/swap_out/") for s in read)
-        elif op.name.startswith("lms/recompute/") or any(
-            s.name.startswith(("lms/swap_in/", "lms/recompute/")) for s in read
-        ):
-            right = place(op) == device
-        else:
-            continue
-        found += [] if right else [op.name]
-    return found
+    """Ops of a rewritten graph that are not on the device: native ops of a swap, what is computed again, and what reads a tensor
+    that was swapped or is computed again."""
+    ours = ("lms/swap_in/", "lms/recompute/")
+    return [
+        op.name
+        for op in graph.get_operations()
+        if op.type.startswith("Lms")
+        or op.name.startswith("lms/recompute/")
+        or any(tensor.op.name.startswith(ours) for tensor in op.inputs)
+        if op.device.rpartition("/device:")[2] != device
+    ]
 
 
 if __name__ == "__main__":

@@ -12,17 +12,28 @@ from lms3d.experiments.accelerator.trainings import UNANSWERED, Trainings
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 
-Run = Callable[[Trainings, Scale], Sequence[PartResult]]
+Found = Mapping[str, PartResult]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySection:
-    """One question. weight: its part of the time, relative to the others'. run: trains what is missing; None: see `study`."""
+    """One question. weight: its part of the time, relative to the others'. parts: the trainings that answer it, after what has been
+    trained so far. search: trains as few of these as will do; None: all are trained."""
 
     name: str
     title: str
     weight: float = 0.0
-    run: Run | None = None
+    parts: Callable[[Found, Scale], Sequence[StudyPart]] = lambda found, scale: ()
+    search: Callable[[Trainings, Scale], object] | None = None
+
+    def run(self, trainings: Trainings, scale: Scale) -> None:
+        """Trains what is missing. What has been trained may ask for more, once."""
+        if self.search is not None:
+            self.search(trainings, scale)
+            return
+        first = self.parts(trainings.found, scale)
+        trainings.measure_all(first)
+        trainings.measure_all([part for part in self.parts(trainings.found, scale) if part not in first])
 
 
 def timed_parts(scale: Scale) -> list[StudyPart]:
@@ -39,26 +50,24 @@ def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[StudyPar
     return [without, again, scale.checked(scale.lms, scale.check.limit_mib, **more)]
 
 
-def identity_results(found: Mapping[str, PartResult], scale: Scale) -> list[PartResult]:
+def identity_results(found: Found, scale: Scale) -> list[PartResult]:
     """The results with deterministic kernels; those with the usual ones if the deterministic ones failed."""
     both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
     made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
     return usual or made
 
 
-def check(trainings: Trainings, scale: Scale) -> list[PartResult]:
+def check_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """The trainings of the first minute. If TensorFlow lacks a deterministic kernel, the usual kernels give the bits to compare."""
-    timed, exact = timed_parts(scale), identity_parts(scale)
-    results = trainings.measure_all([*timed, *exact])
-    if results[len(timed)].outcome == "failed":
-        results += trainings.measure_all(identity_parts(scale, deterministic=False))
-    return results
+    exact = identity_parts(scale)
+    refused = (first := found.get(exact[0].name)) is not None and first.outcome == "failed"
+    return [*timed_parts(scale), *exact, *(identity_parts(scale, deterministic=False) if refused else [])]
 
 
-def limits_parts(scale: Scale) -> list[StudyPart]:
+def limits_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """Without LMS under its options of the graph and under Keras' own; LMS under smaller and smaller limits; other plans.
 
-    Swapping everything knows no limit: it says what it takes.
+    Swapping everything knows no limit: it says what it takes. The floor comes last: only a refused training names it.
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
@@ -67,23 +76,13 @@ def limits_parts(scale: Scale) -> list[StudyPart]:
         scale.compared(methods.TFLMS, side, scale.rival_mib),
         scale.compared(methods.SWAP_ALL, side, scale.whole_mib),
     ]
-    return [*without, *limited, *rivals]
-
-
-def floor_parts(found: Mapping[str, PartResult], scale: Scale) -> list[StudyPart]:
-    """LMS in the smallest limit that it names for the one that it refused."""
-    refused = found.get(scale.compared(scale.lms, scale.limits_side, scale.refused_mib).name)
+    refused = found.get(limited[-1].name)
     smallest = refused.report.get("smallest_limit_bytes") if refused and refused.outcome == "does not fit" else None
-    return [scale.compared(scale.lms, scale.limits_side, math.ceil(smallest / MIB))] if smallest else []
+    floor = [scale.compared(scale.lms, side, math.ceil(smallest / MIB))] if smallest else []
+    return [*without, *limited, *rivals, *floor]
 
 
-def limits(trainings: Trainings, scale: Scale) -> list[PartResult]:
-    """The trainings under limits. The floor comes last: only a refused training names it."""
-    results = trainings.measure_all(limits_parts(scale))
-    return [*results, *trainings.measure_all(floor_parts(trainings.found, scale))]
-
-
-def large_parts(scale: Scale) -> list[StudyPart]:
+def large_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """LMS on a step that would not fit the smaller card."""
     place = scale.large
     return [
@@ -91,7 +90,7 @@ def large_parts(scale: Scale) -> list[StudyPart]:
     ]  # fmt: skip
 
 
-def precision_parts(scale: Scale) -> list[StudyPart]:
+def precision_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """A step with LMS and a step without, in 16 bits."""
     place, more = scale.half, {"precision": scale.half_precision}
     with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
@@ -145,17 +144,17 @@ def largest(trains: Callable[[int], bool], sides: Sequence[int], guess: int) -> 
     return sides[good] if good >= 0 else None
 
 
-def _each(chosen: Callable[[Scale], Sequence[StudyPart]]) -> Run:
-    return lambda trainings, scale: trainings.measure_all(chosen(scale))
+def _tried_parts(found: Found, scale: Scale) -> list[StudyPart]:
+    return [p for search in searches(scale) for side in scale.sides for p in cube_parts(scale, *search, side)]
 
 
 SECTIONS = (
-    StudySection(name="check", title="Does it work here?", weight=4, run=check),
-    StudySection(name="limits", title="What a limit costs", weight=12, run=limits),
-    StudySection(name="large", title="A step that does not fit the smaller card", weight=4, run=_each(large_parts)),
-    StudySection(name="precision", title="In 16 bits", weight=3, run=_each(precision_parts)),
+    StudySection(name="check", title="Does it work here?", weight=4, parts=check_parts),
+    StudySection(name="limits", title="What a limit costs", weight=12, parts=limits_parts),
+    StudySection(name="large", title="A step that does not fit the smaller card", weight=4, parts=large_parts),
+    StudySection(name="precision", title="In 16 bits", weight=3, parts=precision_parts),
     StudySection(name="placement", title="Is every op where it should be?", weight=1),
-    StudySection(name="cubes", title="The largest cube", weight=4, run=largest_cubes),
+    StudySection(name="cubes", title="The largest cube", weight=4, parts=_tried_parts, search=largest_cubes),
     StudySection(name="predictions", title="Predicted and measured"),
 )
 """The sections in the order in which they run: the most important first, so that a short time gives a useful page."""

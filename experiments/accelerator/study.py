@@ -89,8 +89,7 @@ class GpuStudy:
                 return known.values
             left = self.trainings.seconds_for("it")
             return self._place(self.folder / "logs" / "placement.txt", left, rehearsed=self.rehearsed)
-        if section.run is not None:
-            section.run(self.trainings, self.scale)
+        section.run(self.trainings, self.scale)
         return {}
 
     def _save(self, section: StudySection, state: State) -> None:

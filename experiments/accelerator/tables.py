@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lms3d.experiments.accelerator import check, sections
 from lms3d.experiments.accelerator.scale import Scale
+from lms3d.experiments.accelerator.sections import SECTIONS
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import PartResult, StudyPart
 from lms3d.experiments.harness.table import cell, markdown, write_csv
-from lms3d.units import format_seconds, format_size
+from lms3d.experiments.overhead.results import MethodComparison
+from lms3d.units import format_size
 
 Found = Mapping[str, PartResult]
 
 NOTES = """\
-Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Limit: of TensorFlow's own
+Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Hard limit: of TensorFlow's own
 allocator; none is the whole card, which grows as it is used. Step: median of the measured steps. The trainings of a section
 warm up side by side, then take their measured steps one process after the other. Workspace: cuDNN's limit; empty is TensorFlow's
 own. x no LMS: by the median step of the process without LMS. Peak: most bytes that the allocator had handed out. Busy: share of
 the profiled steps in which the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per
-profiled step, and 10^9 bytes per second while that way is used; planned: what the plan swaps out. The profiler is not on in
-measured steps.
+profiled step, and 10^9 bytes per second while that way is used; swapped out: what the plan moves. The profiler is not on in
+measured steps. Predicted: by the planner; in brackets predicted / measured - 1.
 The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
 
+STEPS = (
+    "cube", "method", "hard limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
+    "swapped out", "recomputed", "slabs",
+)  # fmt: skip
+PREDICTIONS = ("cube", "method", "hard limit", "peak", "predicted peak", "step", "predicted step")
+"""Names in `overhead.results.SHOWN`."""
 COLUMNS = (
     "section", "model", "filters", "resolution", "method", "precision", "deterministic", "repeat", "limit_mib", "outcome", "steps",
     "step_seconds", "workspace_mib", "peak_bytes", "predicted_peak_bytes", "predicted_step_seconds", "swapped_out_bytes",
@@ -32,28 +40,10 @@ COLUMNS = (
     "slabs", "recoveries", "planning_seconds", "loss", "digest", "wall_seconds", "device", "detail",
 )  # fmt: skip
 
-FIXED: dict[str, Callable[[Found, Scale], Sequence[StudyPart]]] = {
-    "check": lambda found, scale: [
-        *sections.timed_parts(scale),
-        *(
-            part
-            for deterministic in (True, False)
-            for part in sections.identity_parts(scale, deterministic=deterministic)
-        ),
-    ],
-    "limits": lambda found, scale: [*sections.limits_parts(scale), *sections.floor_parts(found, scale)],
-    "large": lambda found, scale: sections.large_parts(scale),
-    "precision": lambda found, scale: sections.precision_parts(scale),
-}
-
 
 def results(found: Found, section: str, scale: Scale) -> list[PartResult]:
     """The results of the section's trainings, as far as they have ended."""
-    if section == "cubes":
-        searches = sections.searches(scale)
-        wanted = [p for search in searches for side in scale.sides for p in sections.cube_parts(scale, *search, side)]
-    else:
-        wanted = list(FIXED[section](found, scale)) if section in FIXED else []
+    wanted = next(one.parts for one in SECTIONS if one.name == section)(found, scale)
     return [found[part.name] for part in wanted if part.name in found]
 
 
@@ -66,23 +56,22 @@ def table(found: Found, section: str, scale: Scale) -> str:
     """The Markdown of a section; "" if nothing has been measured."""
     made = results(found, section, scale)
     if section == "predictions":
-        return predictions(list(found.values()))
+        made = [r for r in found.values() if r.trained and r.has_plan and r.peak_error is not None]
     if not made:
         return ""
+    if section == "cubes":
+        return cubes(made, scale)
+    here = MethodComparison(made, scale.model, made[0].part.resolution)
     if section == "check":
         bits = identity(sections.identity_results(found, scale))
-        return "\n\n".join([verdicts(found, scale), bits, steps(_timed(made), scale)])
-    return {"cubes": cubes}.get(section, steps)(made, scale)
+        timed = sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
+        return "\n\n".join([verdicts(found, scale), bits, here.table_of(timed, STEPS)])
+    return here.table_of(made, PREDICTIONS if section == "predictions" else STEPS)
 
 
 def verdicts(found: Found, scale: Scale) -> str:
     """A line for each question of the first minute."""
     return markdown(("question", "found", ""), [line.cells() for line in check.lines(found, scale)])
-
-
-def _timed(made: Sequence[PartResult]) -> list[PartResult]:
-    """The timed ones, the step without LMS first."""
-    return sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
 
 
 def identity(made: Sequence[PartResult]) -> str:
@@ -122,43 +111,6 @@ def _apart(one: PartResult, other: PartResult) -> float:
     return abs((one.loss or 0.0) - (other.loss or 0.0))
 
 
-def steps(made: Sequence[PartResult], scale: Scale) -> str:
-    """Step time, memory and transfers."""
-    head = (
-        "cube", "method", "limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
-        "planned", "recomputed", "slabs", "recoveries",
-    )  # fmt: skip
-    without = next((r for r in made if r.part.method == methods.NONE), None)
-    return markdown(head, [_step_cells(r, without) for r in made])
-
-
-def ratio(r: PartResult, without: PartResult | None) -> float | None:
-    """The median step / the median step without LMS."""
-    if without is None or not without.step_seconds or not r.step_seconds:
-        return None
-    return r.step_seconds / without.step_seconds
-
-
-def _step_cells(r: PartResult, without: PartResult | None) -> list[str]:
-    cells = [_cube(r.part), r.part.method, _limit(r.part), _outcome(r)]
-    if not r.trained:
-        return [*cells, *[""] * 12]
-    return [
-        *cells, r.workspace_mib and f"{r.workspace_mib} MiB", cell(r.step_seconds, format_seconds),
-        cell(ratio(r, without), ".2f"), cell(r.peak_bytes, format_size),
-        cell(r.profile.get("busy_share"), ".0%"), cell(r.profile.get("overlap_share"), ".0%"),
-        _moved(r, "out"), _moved(r, "in"), cell(r.report.get("swapped_out_bytes") or None, format_size),
-        str(r.report.get("recomputed_ops") or ""), r.slabs, str(r.recoveries or ""),
-    ]  # fmt: skip
-
-
-def _moved(r: PartResult, way: str) -> str:
-    """The bytes per step, and the rate."""
-    if not r.profile.get(f"{way}_bytes"):
-        return ""
-    return f"{format_size(r.profile[f'{way}_bytes'])} at {r.profile[f'{way}_bytes_per_second'] / 1e9:.3g} GB/s"
-
-
 def cubes(made: Sequence[PartResult], scale: Scale) -> str:
     """The largest cube that trained in each search, and the smallest that did not."""
     head = ("limit", "method", "largest that trained", "smallest that did not", "")
@@ -174,7 +126,7 @@ def _ends(tried: Sequence[PartResult], scale: Scale) -> tuple[str, str, str]:
     good = max((r for r in tried if r.trained), key=lambda r: r.part.resolution, default=None)
     bad = min((r for r in tried if not r.trained), key=lambda r: r.part.resolution, default=None)
     trained = "" if good is None else f"{good.part.resolution}³ (peak {cell(good.peak_bytes, format_size)})"
-    did_not = "" if bad is None else f"{bad.part.resolution}³ ({_outcome(bad)})"
+    did_not = "" if bad is None else f"{bad.part.resolution}³ ({bad.outcome})"
     at = {side: number for number, side in enumerate(scale.sides)}
     low = -1 if good is None else at[good.part.resolution]
     high = len(scale.sides) if bad is None else at[bad.part.resolution]
@@ -182,36 +134,9 @@ def _ends(tried: Sequence[PartResult], scale: Scale) -> tuple[str, str, str]:
     return trained, did_not, "the largest that is tried" if not note and bad is None else note
 
 
-def predictions(every: Sequence[PartResult]) -> str:
-    """What was predicted of each plan that trained, beside what was measured."""
-    head = ("training", "limit", "peak, predicted", "measured", "", "step, predicted", "measured", "")
-    planned = [
-        r for r in every
-        if r.trained and r.has_plan and r.peak_error is not None
-    ]  # fmt: skip
-    rows = [
-        (
-            f"{_cube(r.part)}, {r.part.method}{', deterministic' if r.part.deterministic else ''}", _limit(r.part),
-            format_size(r.report["predicted_peak_bytes"]), format_size(max(r.peaks_bytes)), cell(r.peak_error, "+.0%"),
-            *_seconds(r),
-        )
-        for r in planned
-    ]  # fmt: skip
-    return markdown(head, rows) if rows else ""
-
-
-def _seconds(r: PartResult) -> tuple[str, str, str]:
-    """The step, predicted and measured. Empty for trainings that only tried, whose one step is no measurement, and for kernels that
-    were not planned for."""
-    if len(r.seconds) < 2 or r.part.deterministic:
-        return "", "", ""
-    predicted = cell(r.report.get("predicted_step_seconds"), format_seconds)
-    return predicted, cell(r.step_seconds, format_seconds), cell(r.seconds_error, "+.0%")
-
-
 def write_table(found: Found, scale: Scale, path: Path) -> None:
     """A row for each training of each section."""
-    rows = [record(name, r) for name in [*FIXED, "cubes"] for r in results(found, name, scale)]
+    rows = [record(one.name, r) for one in SECTIONS for r in results(found, one.name, scale)]
     write_csv(path, COLUMNS, rows)
 
 
@@ -221,13 +146,5 @@ def record(section: str, r: PartResult) -> dict[str, Any]:
     return {name: known.get(name) for name in COLUMNS}
 
 
-def _cube(part: StudyPart) -> str:
-    return f"{part.resolution}³{'' if part.precision == 'float32' else f', {part.precision}'}"
-
-
 def _limit(part: StudyPart) -> str:
     return cell(part.limit_bytes, format_size) or "none"
-
-
-def _outcome(r: PartResult) -> str:
-    return f"{r.outcome}: {r.detail[:80]}" if r.outcome in ("failed", "not possible") else r.outcome

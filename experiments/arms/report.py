@@ -64,7 +64,7 @@ def _tables_and_figures(
     from lms3d.tasks.volumes import evaluate, report
 
     groups = {arm.name: [rounds.label_of(arm, *one) for one in done] for arm in arms}
-    made = report.Report(
+    made = report.ScoreReport(
         found=evaluate.shown(found), groups=groups, rules=record["rules"], note=record["note"], margin=margin
     )
     folder.mkdir(exist_ok=True)

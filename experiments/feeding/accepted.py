@@ -10,18 +10,62 @@ No host or user name is in it: it is made to be sent around. No TensorFlow at im
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lms3d.errors import InputError
-from lms3d.experiments.feeding.spread import Spread, spread
 from lms3d.experiments.harness.store import Record
 
 FORMAT = 1
 COMPARED = ("model", "resolution", "batch_size", "precision")
 """Settings that must be the same if two results are to be compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The mean and spread of `count` values; std and interval are None for a single one."""
+
+    count: int
+    mean: float
+    std: float | None
+    """The standard deviation of the values (divided by count - 1)."""
+    low: float | None
+    high: float | None
+    """95 % interval of the mean, by Student's t: few values, whose spread is known by themselves alone."""
+
+    @property
+    def interval(self) -> str:
+        """The interval in words; "" for a single value."""
+        return "" if self.low is None or self.high is None else f"{self.low:.4g} to {self.high:.4g}"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    count, mean = len(values), statistics.fmean(values)
+    if count < 2:
+        return Spread(count=count, mean=mean, std=None, low=None, high=None)
+    from scipy import stats
+
+    std = statistics.stdev(values)
+    half = float(stats.t.ppf(0.975, count - 1)) * std / count**0.5
+    return Spread(count=count, mean=mean, std=std, low=mean - half, high=mean + half)
+
+
+def difference(a: Spread, b: Spread) -> tuple[float, float | None]:
+    """a / b - 1 and half of its 95 % interval, by Welch's t and the first order of the ratio; None if one has a single value."""
+    share = a.mean / b.mean - 1
+    if a.std is None or b.std is None:
+        return share, None
+    from scipy import stats
+
+    parts = [(one.std or 0.0) ** 2 / one.count / one.mean**2 for one in (a, b)]  # squared relative errors
+    total = sum(parts)
+    if not total:
+        return share, 0.0
+    freedom = total**2 / sum(p**2 / (one.count - 1) for p, one in zip(parts, (a, b), strict=True))
+    return share, float(stats.t.ppf(0.975, freedom)) * (1 + share) * total**0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +82,9 @@ class RankSpeed:
     """The share of time without a batch, the mean over ranks and laps; None if it was not measured."""
     cores: float | None
     busy: float
+
+
+_KEPT = [one.name for one in fields(RankSpeed) if one.name != "speed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +130,11 @@ def content(
     machines = [machine for part in parts for machine in part["machines"]]
     laps = {(part["data"], part["ranks"]): part["laps"] for part in parts}
     rows = [
-        {
-            "data": point.data, "ranks": point.ranks, "images_per_second": asdict(point.speed),
-            "laps": laps[point.data, point.ranks], "efficiency": point.efficiency, "waiting": point.waiting,
-            "cores": point.cores, "busy": point.busy,
-        }
+        {**asdict(point), "images_per_second": asdict(point.speed), "laps": laps[point.data, point.ranks]}
         for point in points(parts)
-    ]  # fmt: skip
+    ]
+    for row in rows:
+        del row["speed"]
     return {
         "format": FORMAT, "label": label, "settings": settings,
         "machines": [machine for place, machine in enumerate(machines) if machine not in machines[:place]],
@@ -105,12 +150,9 @@ def read(path: Path) -> ClusterResult:
         if found["format"] != FORMAT:
             raise InputError(f"format {found['format']}")
         every = tuple(
-            RankSpeed(
-                data=row["data"], ranks=int(row["ranks"]), speed=Spread(**row["images_per_second"]),
-                efficiency=row["efficiency"], waiting=row["waiting"], cores=row["cores"], busy=row["busy"],
-            )
+            RankSpeed(speed=Spread(**row["images_per_second"]), **{name: row[name] for name in _KEPT})
             for row in found["results"]
-        )  # fmt: skip
+        )
         settings = {name: found["settings"][name] for name in COMPARED}
         machines, versions = tuple(found["machines"]), dict(found["versions"])
         return ClusterResult(

@@ -21,6 +21,12 @@ COLUMNS = (
     "kind", "ranks", "order", "images_per_second", "least", "most", "images_per_cpu_second", "cores", "waiting",
     "waiting_most", "rounds",
 )  # fmt: skip
+MEDIANS = ("images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most")
+SHOWN: table.Shown = {
+    "ranks": ("ranks", str), "order": ("order", str), "images_per_second": ("images/s", ".4g"), "range": ("least to most", str),
+    "images_per_cpu_second": ("images per CPU second", ".4g"), "waiting": ("device waits", ".2%"),
+    "waiting_most": ("rank that waits most", ".2%"), "cores": ("cores in use", ".2f"),
+}  # fmt: skip
 
 
 def values(part: Record, order: str, name: str) -> list[float]:
@@ -60,9 +66,8 @@ def rows(parts: Sequence[Record]) -> list[dict[str, object]]:
             speeds = values(part, order, "images_per_second")
             made.append({
                 "kind": part["name"].split("-")[0], "ranks": part["ranks"], "order": order, "least": min(speeds),
-                "most": max(speeds), "rounds": len(speeds),
-                **{name: middle(part, order, name) for name in COLUMNS if name in (
-                    "images_per_second", "images_per_cpu_second", "cores", "waiting", "waiting_most")},
+                "most": max(speeds), "rounds": len(speeds), "range": f"{min(speeds):.4g} to {max(speeds):.4g}",
+                **{name: middle(part, order, name) for name in MEDIANS},
             })  # fmt: skip
     return made
 
@@ -76,10 +81,10 @@ def tables(parts: Sequence[Record]) -> str:
     """A table for each kind of measurement, then ratios."""
     every, texts = rows(parts), []
     for kind, title in KINDS.items():
-        these = [row for row in every if row["kind"] == kind]
-        if these:
-            head, cells = _HEADS[kind], [_cells(kind, row) for row in these]
-            texts.append(f"## {title}\n\n{table.markdown(head, cells)}")
+        left_out = ("waiting", "waiting_most") if kind == ALONE else ("images_per_cpu_second",)
+        shown = {name: column for name, column in SHOWN.items() if name not in left_out}
+        if these := [row for row in every if row["kind"] == kind]:
+            texts.append(f"## {title}\n\n{table.of_records(these, shown)}")
     compared = [
         _ratio_row(part, order, other)
         for part in parts
@@ -90,27 +95,6 @@ def tables(parts: Sequence[Record]) -> str:
         head = ("images/s alone", "ranks", "found", "runs", "by CPU time", "others")
         texts.append(f"## Ratios of the orders\n\n{table.markdown(head, compared)}")
     return "\n\n".join(texts)
-
-
-_SPEED, _WAIT = ("ranks", "order", "images/s", "least to most"), ("device waits", "rank that waits most")
-_HEADS = {
-    ALONE: (*_SPEED, "images per CPU second", "cores in use"),
-    DEVICE: (*_SPEED, *_WAIT, "cores in use"),
-    TRAINING: (*_SPEED, *_WAIT, "cores in use"),
-}
-
-
-def _cells(kind: str, row: dict[str, object]) -> list[str]:
-    def form(name: str, how: str) -> str:
-        return table.cell(row[name], how)
-
-    shown = [str(row["ranks"]), str(row["order"]), form("images_per_second", ".4g")]
-    shown += [f"{form('least', '.4g')} to {form('most', '.4g')}"]
-    if kind == ALONE:
-        shown += [form("images_per_cpu_second", ".4g")]
-    else:
-        shown += [form(name, ".2%") for name in ("waiting", "waiting_most")]
-    return [*shown, form("cores", ".2f")]
 
 
 def _ratio_row(part: Record, order: str, other: str) -> list[str]:

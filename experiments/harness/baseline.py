@@ -23,7 +23,7 @@ from lms3d.tasks.brats.intensity_baseline import FILE, Volumes
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegionDice:
+class BaselineDice:
     """Dice of one region on the grid of the files."""
 
     region: str
@@ -60,14 +60,14 @@ def measured(
     return {region: [float(value) for value in values] for region, values in known["dice"].items()}
 
 
-def rows(dice: Mapping[str, Sequence[float]]) -> list[RegionDice]:
+def rows(dice: Mapping[str, Sequence[float]]) -> list[BaselineDice]:
     """A row for each region. A NaN, which the rules give for a region that is empty in both masks, is left out."""
     made = []
     for region, values in dice.items():
         known = np.array([value for value in values if np.isfinite(value)])
         low, high = statistics.interval_of_mean(known)
         mean = float(known.mean()) if known.size else float("nan")
-        made.append(RegionDice(region=region, cases=known.size, mean=mean, low=low, high=high))
+        made.append(BaselineDice(region=region, cases=known.size, mean=mean, low=low, high=high))
     return made
 
 

@@ -7,9 +7,11 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lms3d import cli, errors
+from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness.ranks import HORVODRUN
 from lms3d.tasks.brats.options import MODELS
 from lms3d.units import parse_size
@@ -31,6 +33,33 @@ def main(
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = shlex.join(["python", "-m", f"experiments.{name}", *words])
     return errors.run(lambda: work(parser().parse_args(words), command))
+
+
+def of(
+    name: str,
+    work: Callable[[argparse.Namespace, str], None],
+    options: Callable[[cli.Parser], None],
+    description: str,
+    epilog: str,
+    *,
+    kind: type[cli.Parser] = cli.Parser,
+) -> tuple[Callable[..., int], Callable[[], cli.Parser]]:
+    """The main function of `python -m experiments.NAME`, which takes words and returns the exit code, and what makes its parser.
+
+    work: see `main`. options: adds the command's options to a parser of this kind.
+    """
+
+    def parser() -> cli.Parser:
+        made = kind(prog=f"python -m experiments.{name}", description=description, epilog=epilog)
+        options(made)
+        return made
+
+    return (lambda arguments=None: main(name, parser, work, arguments)), parser
+
+
+def folder(options: argparse.Namespace, default: str = "") -> Path:
+    """The folder of --output, which is made. default: if the option has none. InputError if nothing can be written there."""
+    return writable_folder(Path(options.output or default).expanduser(), "--output")
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lms3d import cli
-from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness import command, page, store
 from lms3d.experiments.harness.child import of_module
 from lms3d.experiments.harness.command import SomeFailed
@@ -24,14 +24,14 @@ class RankStudy:
 
     output: Path
     ranks: tuple[int, ...]
-    cores_per_rank: int | None
-    launcher: Launcher
     records: Records
+    cores_per_rank: int | None = None
+    launcher: Launcher = field(default_factory=Launcher)
 
     @classmethod
     def begin(cls, options: argparse.Namespace, settings: Mapping[str, Any]) -> RankStudy:
         """settings: what all measurements in one --output share, beside the cores. InputError if they differ from before."""
-        output = writable_folder(Path(options.output).expanduser().resolve(), "--output")
+        output = command.folder(options).resolve()
         numbers = tuple(sorted(set(options.ranks)))
         cores = options.cores_per_rank or default_cores_per_rank(max(numbers))
         store.remember({**settings, "cores_per_rank": cores}, output)
@@ -44,25 +44,31 @@ class RankStudy:
         )
 
     def measure(
-        self, kinds: Sequence[str], maker: Callable[[str], Callable[..., Record]], report: Callable[[], Sequence[str]]
+        self,
+        kinds: Iterable[str],
+        maker: Callable[[str], Callable[..., Record]],
+        report: Callable[[], Sequence[str]],
+        *,
+        by_number: bool = False,
     ) -> None:
         """Measures every kind on every number of ranks, then writes the report, also of a study that is interrupted.
 
-        maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. Raises SomeFailed.
+        maker: kind -> a function of (ranks, seconds left) that measures a part. report: its sections. by_number: all kinds on one
+        number of ranks before the next. Raises SomeFailed.
         """
+        pairs = [(kind, n) for kind in kinds for n in self.ranks]
+        of_kind = functools.cache(maker)
         try:
             with command.stoppable():
-                for kind in kinds:
-                    make = maker(kind)
-                    for n in self.ranks:
-                        self.records.measure(f"{kind}-{n}", lambda left, make=make, n=n: make(n, left))  # type: ignore[misc]
+                for kind, n in sorted(pairs, key=lambda pair: pair[1]) if by_number else pairs:
+                    self.records.measure(f"{kind}-{n}", functools.partial(of_kind(kind), n))
         finally:
             print(page.write(self.output / "report.md", report()))
             print(f"written: {self.output}")
         if failed := self.records.failed:
             raise SomeFailed(f"{len(failed)} of the measurements failed: {failed[0]}")
 
-    def found(self, kinds: Sequence[str]) -> list[Record]:
+    def found(self, kinds: Iterable[str]) -> list[Record]:
         """All that has been measured, by kind and number of ranks."""
         return [record for kind in kinds for record in self.records.found(kind)]
 

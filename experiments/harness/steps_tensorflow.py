@@ -138,26 +138,18 @@ class _Profiler:
         }
 
 
-class _Recoveries(logging.Handler):
-    """Counts the steps that ran out of memory and were planned and run again."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.count += "ran out of memory" in record.getMessage()
-
-
-class _Measured(logging.Handler):
-    """Tells the parent that ops have been measured, so that others may use the device."""
+class _Heard(logging.Handler):
+    """What lms3d logs: counts steps that ran out of memory and were planned and run again, and tells the parent that ops have been
+    measured, so that others may use the device."""
 
     def __init__(self, talk: Talk) -> None:
         super().__init__(logging.INFO)
-        self.talk = talk
+        self.talk, self.recoveries = talk, 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith(_MEASURED):
+        said = record.getMessage()
+        self.recoveries += "ran out of memory" in said
+        if said.startswith(_MEASURED):
             self.talk.say(note="measured")
 
 
@@ -196,11 +188,10 @@ def _train(part: StudyPart, model: keras.Model, talk: Talk, resident: Resident) 
     tier = _tier(part)
     folder = tempfile.TemporaryDirectory(prefix="lms3d-profile-")
     stats_file = Path(folder.name) / "lms_stats.csv"
-    lms, recoveries = _callback(part.method, tier, stats_file), _Recoveries()
+    lms, heard = _callback(part.method, tier, stats_file), _Heard(talk)
     profiler = _Profiler(part, folder.name)
     lockstep = _StepOnDemand(talk, resident, lms, tier, profiler)
-    logging.getLogger("lms3d").addHandler(recoveries)
-    logging.getLogger("lms3d").addHandler(_Measured(talk))
+    logging.getLogger("lms3d").addHandler(heard)
     logging.getLogger("lms3d").setLevel(logging.INFO)
     talk.say(ready=True, device=_device_name(), parameters=model.count_params())
     with contextlib.suppress(_Finished):
@@ -215,7 +206,7 @@ def _train(part: StudyPart, model: keras.Model, talk: Talk, resident: Resident) 
         reported |= {"programs": len(report.compiled), "compiled_ops": sum(one.ops for one in report.compiled)}
     talk.say(
         finished=True,
-        recoveries=recoveries.count,
+        recoveries=heard.recoveries,
         digest=lockstep.digest,
         report=reported,
         profile=profiler.found(),
@@ -256,15 +247,8 @@ def _tier(part: StudyPart) -> type[LinkTier] | None:
 
 
 def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path | None = None) -> LMS | None:
-    """LMS for the method. It keeps its first plan, so that the report describes the steps that were measured."""
-    arguments = _arguments(method)
-    if arguments is None:
-        return None
-    return LMS(adapt=False, tier="auto" if tier is None else tier.name, stats_file=stats_file, **arguments)
-
-
-def _arguments(method: str) -> dict[str, Any] | None:
-    """The arguments of `LMS`; None for a method that does without it."""
+    """LMS for the method; None if that does without it. It keeps its first plan, so that the report describes the steps that were
+    measured."""
     known: dict[str, dict[str, Any]] = {
         methods.NONE: {"enabled": False},
         methods.LMS: {"planner": "hybrid"},
@@ -274,7 +258,9 @@ def _arguments(method: str) -> dict[str, Any] | None:
         methods.COMPILED: {"compile": "auto"},
         **{name: {"planner": planner} for name, planner in methods.UNIFORM.items()},
     }
-    return known.get(method)
+    if method not in known:
+        return None
+    return LMS(adapt=False, tier="auto" if tier is None else tier.name, stats_file=stats_file, **known[method])
 
 
 def _predict(model: keras.Model, part: StudyPart) -> dict[str, Any]:

@@ -8,15 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.atomic_files import replacing
+from lms3d.common import markdown as texts
 
 Form = str | Callable[[Any], str]
 """A format such as ".2f", or a function that makes a text."""
+Shown = Mapping[str, tuple[str, Form]]
+"""Name of a figure -> the head of its column, and its form."""
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+markdown = texts.table
+
+
+def of_records(records: Iterable[Mapping[str, Any]], shown: Shown) -> str:
+    """A Markdown table of these figures of each record. Nothing stands for what a record lacks."""
+    return markdown(
+        [head for head, _ in shown.values()],
+        [[cell(one.get(name), form) for name, (_, form) in shown.items()] for one in records],
+    )
 
 
 def filled(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

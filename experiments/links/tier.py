@@ -22,8 +22,7 @@ from lms3d.engine.tiers import TIERS
 from lms3d.engine.tiers.base import TierSpeed
 from lms3d.engine.tiers.stream import StreamTier, as_counters
 from lms3d.engine.tuning import SMALL_COPIES
-from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import COPY_SECONDS, SwapLink
+from lms3d.experiments.links.link import COPY_SECONDS, SwapLink, copy_seconds_per_byte
 
 _LINE = 64  # bytes that a processor's caches load at once
 

@@ -17,7 +17,7 @@ from typing import Any
 from lms3d.experiments.harness import methods, published
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import MIB, StudyPart
-from lms3d.experiments.harness.table import cell, markdown
+from lms3d.experiments.harness.table import Shown, of_records
 from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds, format_size
 
@@ -32,6 +32,12 @@ COLUMNS = (
     "resolution", "resolution_factor", "method", "limit_mib", "limit_share", "outcome", "step_seconds", "without_seconds", "ratio",
     "per_voxel", "peak_bytes", "swapped_out_bytes", "recomputed_ops", "slabs", "detail",
 )  # fmt: skip
+SHOWN: Shown = {
+    "method": ("method", str), "resolution": ("resolution", "{}³".format), "resolution_factor": ("factor", ".2f"),
+    "limit_share": ("limit of need", ".0%"), "outcome": ("result", str), "step_seconds": ("step", format_seconds),
+    "without_seconds": ("without LMS", format_seconds), "ratio": ("ratio", ".2f"), "per_voxel": ("per voxel", ".2f"),
+    "swapped_out_bytes": ("swapped out", format_size), "slabs": ("slabs", str),
+}  # fmt: skip
 NOTES = f"""\
 Ratio: median over the steps of (seconds with LMS under the limit / seconds of a step without LMS under {LARGE} times the limit,
 on a GPU without one, taken just before in another process; before and after, if that process would hold more than a third of the
@@ -84,27 +90,11 @@ def _part(bench: Bench, wanted: Wanted, method: str, resolution: int, limit_mib:
     return replace(PartsOfSize(bench, wanted, resolution).part(method, limit_mib), baseline_limit_mib=large)
 
 
-def case_study() -> dict[str, tuple[float, float]]:
-    """System -> resolution factor, and time per voxel relative to no LMS at the smallest resolution."""
-    return {f"TFLMS, V100, {one.link}": (one.voxels, one.per_voxel) for one in published.GROWTH}
-
-
 def table(found: Sequence[Figures]) -> str:
     """Markdown: a row for each method and resolution, and the case study's."""
-    head = (
-        "method", "resolution", "factor", "limit of need", "result", "step", "without LMS", "ratio", "per voxel", "swapped out",
-        "slabs",
-    )  # fmt: skip
-    lines = [_cells(row) for row in found]
-    for name, (factor, per_voxel) in case_study().items():
-        lines.append([f"case study: {name}", "192³", f"{factor:.2f}", "", "", "", "", "", f"{per_voxel:.2f}", "", ""])
-    return markdown(head, lines)
-
-
-def _cells(row: Figures) -> list[str]:
-    swapped = row.get("swapped_out_bytes", 0) if row["outcome"] == "trained" else None
-    return [
-        row["method"], f"{row['resolution']}³", f"{row['resolution_factor']:.2f}", cell(row["limit_share"], ".0%"),
-        row["outcome"], cell(row["step_seconds"], format_seconds), cell(row["without_seconds"], format_seconds),
-        cell(row["ratio"], ".2f"), cell(row["per_voxel"], ".2f"), cell(swapped, format_size), row["slabs"],
+    rivals = [
+        {"method": f"case study: TFLMS, V100, {one.link}", "resolution": one.high.side, "resolution_factor": one.voxels,
+         "per_voxel": one.per_voxel}
+        for one in published.GROWTH
     ]  # fmt: skip
+    return of_records([*found, *rivals], SHOWN)

@@ -3,7 +3,7 @@ TensorFlow here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ LMS and TFLMS keep their first plan (`adapt=False`) unless it runs out of memory
 
 
 class MethodComparison:
-    """All results of one model at one resolution. rates: name of a link -> its `word` on this machine (`links.study`)."""
+    """All results of one model at one resolution. rates: name of a link -> its `word` here (`emulated_links`)."""
 
     def __init__(
         self, results: Iterable[PartResult], model: str, resolution: int, rates: Mapping[str, Any] | None = None
@@ -82,7 +82,18 @@ class MethodComparison:
 
     def table(self, link: str = "") -> str:
         """The results over a link, as Markdown. Columns that are empty throughout are left out."""
-        return table.filled(SHOWN, [[shown(self, r) for shown in SHOWN.values()] for r in self.over(link)])
+        return self.table_of(self.over(link), [name for name in SHOWN if name != "cube"])
+
+    def table_of(self, results: Iterable[PartResult], names: Sequence[str]) -> str:
+        """These columns of SHOWN as Markdown, but for those that are empty throughout."""
+        return table.filled(names, [[SHOWN[name](self, r) for name in names] for r in results])
+
+    def ratio(self, r: PartResult) -> float | None:
+        """Step time / that of a step without LMS: of the neighbour beside it, or else of the process whose steps were timed."""
+        none = next((one for one in self.results if one.part.method == methods.NONE and one.step_seconds), None)
+        if r.ratio is not None or not r.part.profiled or none is None or r.step_seconds is None:
+            return r.ratio
+        return r.step_seconds / (none.step_seconds or 1.0)
 
     def smallest_limits(self) -> str:
         """The smallest limits that trained, and the largest below them that failed, as a sentence."""
@@ -120,7 +131,13 @@ def copy_share(result: PartResult) -> float | None:
 
 
 def _outcome(result: PartResult) -> str:
-    return result.outcome + (f", {result.recoveries} recoveries" if result.recoveries else "")
+    why = f": {result.detail[:80]}" if result.outcome in ("failed", "not possible") else ""
+    return result.outcome + why + (f", {result.recoveries} recoveries" if result.recoveries else "")
+
+
+def _measured(result: PartResult, seconds: Any) -> Any:
+    """The seconds of a step; None for parts that only tell whether they train."""
+    return seconds if result.part.timed or result.part.profiled else None
 
 
 def _predicted(value: float | None, error: float | None, form: Callable[[float], str]) -> str:
@@ -132,22 +149,35 @@ def _copies(result: PartResult) -> str:
     return f"{format_seconds(copies)} ({cell(copy_share(result), '.0%')})" if copies else ""
 
 
+def _moved(result: PartResult, way: str) -> str:
+    """The bytes per profiled step, and the rate."""
+    moved, rate = (result.profile.get(f"{way}_{name}") for name in ("bytes", "bytes_per_second"))
+    return f"{format_size(moved)} at {rate / 1e9:.3g} GB/s" if moved and rate else ""
+
+
 SHOWN: dict[str, Callable[[MethodComparison, PartResult], str]] = {
+    "cube": lambda here, r: f"{r.part.resolution}³{'' if r.part.precision == 'float32' else f', {r.part.precision}'}",
     "hard limit": lambda here, r: cell(r.part.limit_bytes, format_size) or "none",
     "share": lambda here, r: cell(here.share(memory_bytes(r)), ".0%"),
-    "method": lambda here, r: r.part.method,
+    "method": lambda here, r: f"{r.part.method}{', deterministic' if r.part.deterministic else ''}",
     "result": lambda here, r: _outcome(r),
-    "step": lambda here, r: cell(r.step_seconds if r.part.timed else None, format_seconds),
-    "x no LMS": lambda here, r: cell(r.ratio, ".2f"),
+    "workspace": lambda here, r: r.workspace_mib and f"{r.workspace_mib} MiB",
+    "step": lambda here, r: cell(_measured(r, r.step_seconds), format_seconds),
+    "x no LMS": lambda here, r: cell(here.ratio(r), ".2f"),
     "predicted x": lambda here, r: cell(r.predicted_ratio(), ".2f"),
     "bound": lambda here, r: cell(r.predicted_ratio("lower_bound_seconds"), ".2f"),
-    "predicted step": lambda here, r: (
-        _predicted(r.report.get("predicted_step_seconds"), r.seconds_error, format_seconds) if r.part.timed else ""
+    "predicted step": lambda here, r: _predicted(
+        _measured(r, r.report.get("predicted_step_seconds")), _measured(r, r.seconds_error), format_seconds
     ),
     "peak": lambda here, r: cell(r.peak_bytes, format_size),
     "predicted peak": lambda here, r: _predicted(r.report.get("predicted_peak_bytes"), r.peak_error, format_size),
     "resident": lambda here, r: cell(r.resident_bytes, format_size),
+    "busy": lambda here, r: cell(r.profile.get("busy_share"), ".0%"),
+    "overlap": lambda here, r: cell(r.profile.get("overlap_share"), ".0%"),
+    "moved out": lambda here, r: _moved(r, "out"),
+    "moved in": lambda here, r: _moved(r, "in"),
     "swapped out": lambda here, r: cell(r.report.get("swapped_out_bytes") or None, format_size),
+    "recomputed": lambda here, r: str(r.report.get("recomputed_ops") or ""),
     "slabs": lambda here, r: r.slabs,
     "achieved out, in": lambda here, r: ", ".join(
         f"{rate / 1e9:.2f} GB/s" for way in ("out", "in") if r.part.link and (rate := r.bytes_per_second(way))

@@ -39,13 +39,13 @@ def run(chapter: Chapter, data: Path, folder: Path) -> CommandRun:
         code = commands.exit_code(
             [*of_module(re.sub(r"^experiments\.", "lms3d.experiments.", words[0])), *words[1:]], log
         )
-    made = CommandRun(
-        command=f"python -m {shown}",
-        exit_code=code,
-        seconds=time.monotonic() - started,
-        date=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
-        machine=machine(),
-    )
+    return note(folder, f"python -m {shown}", machine(), exit_code=code, seconds=time.monotonic() - started)
+
+
+def note(folder: Path, command: str, machine: str, *, exit_code: int, seconds: float) -> CommandRun:
+    """Writes down in its folder how a command has ended just now."""
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    made = CommandRun(command=command, exit_code=exit_code, seconds=seconds, date=date, machine=machine)
     write_json(folder / NOTE, asdict(made))
     return made
 

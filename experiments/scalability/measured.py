@@ -1,9 +1,10 @@
-"""The times of one training run, from its files. No TensorFlow here."""
+"""The times of training runs: from their files; as a table in the form of Table 7, as CSV, and as a file to compare. Beside them
+stands what the model predicts for this machine. No TensorFlow here."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,21 @@ from typing import Any
 import numpy as np
 
 from lms3d.errors import InputError
-from lms3d.experiments.harness import runs
+from lms3d.experiments.feeding import accepted
+from lms3d.experiments.harness import runs, table
+from lms3d.experiments.scalability import model
+from lms3d.experiments.scalability.model import STRONG, WEAK, Cluster, ModelledJob, RingLink
 
+COLUMNS = (
+    "scaling", "ranks", "model", "batch", "steps", "samples", "epoch_seconds", "step_seconds", "images_per_second",
+    "speed_up", "efficiency", "step_efficiency", "predicted_efficiency", "step_cv", "epochs", "wall_seconds",
+)  # fmt: skip
+SHOWN: table.Shown = {
+    "ranks": ("ranks", str), "steps": ("steps an epoch", str), "epoch_seconds": ("epoch s", ".2f"),
+    "images_per_second": ("images/s", ".3g"), "speed_up": ("speed-up", ".2f"), "efficiency": ("efficiency", ".2%"),
+    "step_seconds": ("step s", ".3f"), "step_efficiency": ("efficiency of steps", ".2%"),
+    "predicted_efficiency": ("by the model", ".2%"),
+}  # fmt: skip
 WARM_UP_EPOCHS = 1
 """Epochs that are left out: they trace, plan, and fill caches."""
 
@@ -147,3 +161,58 @@ def _size(options: Mapping[str, Any]) -> str:
         if given := options.get(name):
             return "x".join(map(str, given)) if isinstance(given, list) else str(given)
     return ""
+
+
+def this_machine(link: RingLink, base: Measurement) -> Cluster:
+    """A node with the probed link and the scatter of one rank's steps; its contention is not known."""
+    return Cluster(ranks_per_node=1 << 20, local=link, network=link, cv=base.cv)
+
+
+def predicted(one: Measurement, base: Measurement, link: RingLink | None) -> float | None:
+    """The step efficiency by the model, from the run of one rank and the probe; None if one is missing."""
+    if link is None or base.ranks != 1 or base.step is None or one.parameters is None:
+        return None
+    job = ModelledJob(
+        samples=base.samples, batch=base.batch, step_seconds=base.step, gradient_bytes=4 * one.parameters
+    )  # fmt: skip
+    return model.predict(job, this_machine(link, base), one.ranks, scaling=one.scaling).efficiency
+
+
+def rows(found: Sequence[Measurement], link: RingLink | None) -> list[dict[str, object]]:
+    """A record for each measurement."""
+    made: list[dict[str, object]] = []
+    for one in found:
+        base = baseline(found, one.scaling)
+        assert base is not None, "it has this scaling itself"
+        made.append({
+            "scaling": one.scaling, "ranks": one.ranks, "model": one.model, "batch": one.batch, "steps": one.steps,
+            "samples": one.samples, "epoch_seconds": one.epoch, "step_seconds": one.step,
+            "images_per_second": one.images_per_second, "speed_up": speed_up(one, base),
+            "efficiency": efficiency(one, base), "step_efficiency": step_efficiency(one, base),
+            "predicted_efficiency": predicted(one, base, link), "step_cv": one.cv, "epochs": len(one.epoch_seconds),
+            "wall_seconds": one.wall_seconds,
+        })  # fmt: skip
+    return made
+
+
+def markdown_tables(found: Sequence[Measurement], link: RingLink | None) -> str:
+    """Strong and weak, in Table 7's form. One rank has nothing to be compared with."""
+    titles = {STRONG: "## Strong scaling: the same data", WEAK: "## Weak scaling: the same steps for each rank"}
+    compared = ("speed_up", "efficiency", "step_efficiency", "predicted_efficiency")
+    records = [row | dict.fromkeys(compared) if row["ranks"] == 1 else row for row in rows(found, link)]
+    parts = {title: [row for row in records if row["scaling"] == scaling] for scaling, title in titles.items()}
+    return "\n\n".join(f"{title}\n\n{table.of_records(some, SHOWN)}" for title, some in parts.items() if some)
+
+
+def content(found: Sequence[Measurement], label: str, command: str) -> dict[str, Any]:
+    """The content of `result.json`, in the format of `accepted`; a lap is an epoch. found: not empty, all of the same training."""
+    first = found[0]
+    settings = {"model": first.model, "resolution": first.size, "batch_size": first.batch, "precision": first.precision}
+    parts = [
+        {
+            "data": one.scaling, "ranks": one.ranks, "busy": one.busy, "machines": [dict(one.machine)] if one.machine else [],
+            "laps": [{"images_per_second": one.samples / seconds} for seconds in one.epoch_seconds],
+        }
+        for one in found
+    ]  # fmt: skip
+    return accepted.content(parts, label, settings, command, first.versions)

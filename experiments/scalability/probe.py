@@ -21,7 +21,7 @@ from lms3d import cli
 from lms3d.errors import InputError
 from lms3d.experiments.harness.ranks import Launcher
 from lms3d.experiments.harness.table import markdown
-from lms3d.experiments.scalability.communication import RingLink, fit_link, ring_seconds
+from lms3d.experiments.scalability.model import RingLink, fit_link, ring_seconds
 from lms3d.units import format_size
 
 PATIENCE_SECONDS = 300.0
@@ -73,7 +73,7 @@ def load(path: Path) -> Probe:
     try:
         content = json.loads(path.read_text())
         ranks, pairs = int(content["ranks"]), tuple((int(size), float(s)) for size, s in content["all_reduces"])
-        link = fit_link(ranks, [size for size, _ in pairs], [s for _, s in pairs], source="probe of this machine")
+        link = fit_link(ranks, [size for size, _ in pairs], [s for _, s in pairs])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: {error}; expected what --probe writes; {ADVICE}") from None
     return Probe(ranks=ranks, all_reduces=pairs, link=link)

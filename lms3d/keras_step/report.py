@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.atomic_files import write_text
+from lms3d.common.markdown import table
 from lms3d.engine.cost import scale_in_words
 from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Decision, Prediction
@@ -105,54 +106,54 @@ class Report(Prediction):
 
         kept: whether each tensor that stays has a row of its own; if not, they share one.
         """
-        lines = [f"# LMS report: {self.step} step", "", self.headline(), "", "| figure | value |", "| --- | --- |"]
-        lines += [f"| {name} | {value} |" for name, value in self._figures()]
+        lines = [
+            f"# LMS report: {self.step} step",
+            "",
+            self.headline(),
+            "",
+            table(("figure", "value"), self._figures()),
+        ]
         if self.rewritten or len(self.rounds) > 1:
             lines += self._rounds()
         if self.peak_tensors:
-            lines += ["", f"## Live at the predicted peak (`{self.peak_at}`)", "", "| tensor | size |", "| --- | --- |"]
-            lines += [f"| `{name}` | {format_size(size)} |" for name, size in self.peak_tensors]
+            rows = [(f"`{name}`", format_size(size)) for name, size in self.peak_tensors]
+            lines += ["", f"## Live at the predicted peak (`{self.peak_at}`)", "", table(("tensor", "size"), rows)]
         if self.compiled:
-            head = ["| program | ops | seconds saved | not written |", "| --- | --- | --- | --- |"]
-            lines += ["", "## Compiled", "", *head]
-            programs = sorted(self.compiled, key=lambda one: (-one.seconds_saved, one.name))
-            lines += [
-                f"| `{one.name}` | {one.ops} | {one.seconds_saved * 1000:.2f} ms | {format_size(one.unwritten_bytes)} |"
-                for one in programs
+            programs = [
+                (f"`{one.name}`", str(one.ops), f"{one.seconds_saved * 1000:.2f} ms", format_size(one.unwritten_bytes))
+                for one in sorted(self.compiled, key=lambda one: (-one.seconds_saved, one.name))
             ]
+            lines += ["", "## Compiled", "", table(("program", "ops", "seconds saved", "not written"), programs)]
         if self.joined:
-            lines += ["", "## Joined", "", "| op | type | size |", "| --- | --- | --- |"]
             joined = sorted(self.joined, key=lambda one: (-one[2], one[0]))
-            lines += [f"| `{name}` | {kind} | {format_size(size)} |" for name, kind, size in joined]
+            ops = [(f"`{name}`", kind, format_size(size)) for name, kind, size in joined]
+            lines += ["", "## Joined", "", table(("op", "type", "size"), ops)]
         if self.decisions:
             lines += self._decision_table(kept)
         return "\n".join(lines) + "\n"
 
     def _decision_table(self, kept: bool) -> list[str]:
         """Each decision with the costs of its alternatives, the largest tensor first."""
-        rows = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
-        shown = [d for d in rows if kept or d.action != KEEP]
-        lines = ["", "## Decisions", "", *_row(DECISION_COLUMNS), *_row(["---"] * len(DECISION_COLUMNS))]
-        for decision in shown:
-            lines += _row(_cells(decision))
-        if len(shown) < len(rows):
-            others = sum(d.bytes for d in rows if d.action == KEEP)
-            named = [f"({len(rows) - len(shown)} others)", f"{format_size(others)} together", KEEP]
-            lines += _row(named + [""] * (len(DECISION_COLUMNS) - len(named)))
-        return [*lines, "", DECISION_NOTE]
+        every = sorted(self.decisions, key=lambda d: (-d.bytes, d.tensor))
+        shown = [d for d in every if kept or d.action != KEEP]
+        rows = [_cells(decision) for decision in shown]
+        if len(shown) < len(every):
+            others = sum(d.bytes for d in every if d.action == KEEP)
+            named = [f"({len(every) - len(shown)} others)", f"{format_size(others)} together", KEEP]
+            rows.append(named + [""] * (len(DECISION_COLUMNS) - len(named)))
+        return ["", "## Decisions", "", table(DECISION_COLUMNS, rows), "", DECISION_NOTE]
 
     def _rounds(self) -> list[str]:
         """The table of the plans that were made for this step."""
         if not self.rounds:
             return []
         head = ("plan", "why", "peak", "step", "waiting for the tier", "what became of it")
-        rows = [head, ("---",) * len(head), *(r.cells() for r in self.rounds)]
         note = (
             "Transfers were not measured: the step time is all there is."
             if all(r.measured_stall_seconds is None for r in self.rounds)
             else "Waiting (measured): what a step took longer than its computing should take, as far as transfers explain it."
         )
-        return ["", "## Rounds (predicted / measured)", "", *(f"| {' | '.join(row)} |" for row in rows), "", note]
+        return ["", "## Rounds (predicted / measured)", "", table(head, [r.cells() for r in self.rounds]), "", note]
 
     def _figures(self) -> list[tuple[str, str]]:
         def size(value: int | None) -> str:
@@ -228,11 +229,6 @@ def _cells(decision: Decision) -> list[str]:
     idle = _or_dash(decision.idle_link_seconds if decision.weighed else None, reasons.duration)
     head = [f"`{decision.tensor}`", format_size(decision.bytes), decision.action, str(decision.copies or "")]
     return [*head, swap, hidden, recompute, idle, format_size(decision.peak_bytes), decision.reason]
-
-
-def _row(cells: Sequence[str]) -> list[str]:
-    """The line of a Markdown table."""
-    return [f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"]
 
 
 def describe(

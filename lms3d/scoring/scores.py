@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lms3d.common import markdown
 from lms3d.scoring import statistics, tables
 from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.pair import CasePair
@@ -202,7 +203,8 @@ def to_markdown(summary: pd.DataFrame, note: str = "") -> str:
     others = [name for name in COLUMNS.names if name != HEADLINE and COLUMNS[name].in_table]
     means = {name: _means(summary, name) for name in others if summary[f"mean_{name}"].notna().any()}
     head, rows = _dice_table(summary)
-    parts = [tables.markdown([*GROUP, *head], [[*key, *row] for key, row in zip(keys, rows, strict=True)])]
+    table = markdown.table([*GROUP, *head], [[*key, *row] for key, row in zip(keys, rows, strict=True)])
+    parts = [f"{table}\n"]
     heads = [COLUMNS[name].title + (" (ceiling)" if _has_ceiling(summary, name) else "") for name in means]
     parts += tables.side_by_side(GROUP, keys, dict(zip(heads, means.values(), strict=True)))
     return "\n".join(parts) + (f"\n{note}\n" if note else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lms3d.atomic_files import replacing
+from lms3d.common import markdown
 from lms3d.scoring.auroc import Scores
 
 WIDTH = 118
@@ -54,12 +55,6 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
         table.to_csv(partial, index=False, float_format="%.6f", lineterminator="\r\n")
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: str = "---") -> str:
-    """A table of texts as Markdown. figures: the rule below every column but the first; "---:" aligns them to the right."""
-    lines = [head, ["---", *[figures] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
-
-
 def side_by_side(
     names: Sequence[str], keys: Sequence[Sequence[str]], columns: Mapping[str, Sequence[str]], *, width: int = WIDTH
 ) -> list[str]:
@@ -77,7 +72,8 @@ def side_by_side(
             used = taken
         parts[-1].append(head)
         used += wide
-    return [markdown([*names, *part], _rows(keys, [columns[head] for head in part])) for part in parts]
+    made = (markdown.table([*names, *part], _rows(keys, [columns[head] for head in part])) for part in parts)
+    return [f"{one}\n" for one in made]
 
 
 def _rows(keys: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -109,9 +105,9 @@ def auroc_markdown(scores: Scores, remark: str = "") -> str:
         area = "-" if np.isnan(row["auroc"]) else f"{row['auroc']:.3f} ({ends})"
         published = ("" if np.isnan(row[source]) else f"{row[source]:.3f}" for source in PUBLISHED)
         rows.append([row["name"].replace("_", " "), str(row["positives"]), area, *published])
-    table = markdown(["pathology", "positives", "AUROC (95 % interval)", *PUBLISHED], rows, figures="---:")
+    table = markdown.table(["pathology", "positives", "AUROC (95 % interval)", *PUBLISHED], rows, figures="---:")
     drawn = f"{scores.patients} patients" if scores.patients is not None else "single images"
     notes = [f"{scores.images} images; intervals: percentiles of {scores.draws} bootstrap draws of {drawn}."]
     if scores.left_out:
         notes.append(f"Left out of the mean, because all images have the same answer: {', '.join(scores.left_out)}.")
-    return "\n\n".join([table.rstrip("\n"), *notes, *([remark] if remark else [])]) + "\n"
+    return "\n\n".join([table, *notes, *([remark] if remark else [])]) + "\n"

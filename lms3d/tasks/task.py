@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import keras
 
     from lms3d.config import TrainConfig
-    from lms3d.console import Report as Progress
+    from lms3d.console import ProgressReport
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
     from lms3d.training.trainer import History
@@ -74,7 +74,7 @@ class PredictRequest:
     tta: str | None
     """The symmetries over which predictions are averaged, one of `lms3d.data.volumes.symmetries.SETS`; None: none. Any of them
     averages an image with its mirror image."""
-    progress: Progress
+    progress: ProgressReport
     cases: Path | None = None
     """A text file with the names of the cases to predict, one per line; None: all."""
     remove_below_ml: float = 0.0

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from lms3d.console import Report as Progress
+    from lms3d.console import ProgressReport
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
     from lms3d.training.trainer import History
@@ -60,7 +60,7 @@ class Task(Protocol):
     plateau: tuple[float, int]
     """(factor, epochs): (0.5, 10) halves the learning rate after ten epochs without a better validation loss."""
 
-    def prepare(self, options: Any, run_dir: Path, resuming: bool, world: World, progress: Progress) -> Material:
+    def prepare(self, options: Any, run_dir: Path, resuming: bool, world: World, progress: ProgressReport) -> Material:
         """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
 
     def network(self, options: Any, material: Any) -> keras.Model:

@@ -11,7 +11,7 @@ import pytest
 from lms3d.device import machine
 from lms3d.experiments import cluster_comparison
 from lms3d.experiments.feeding import accepted
-from lms3d.experiments.scalability import result
+from lms3d.experiments.scalability import measured
 from lms3d.experiments.scalability.measured import Measurement
 
 SETTINGS = {"model": "resnet50", "resolution": 224, "batch_size": 64, "precision": "float32"}
@@ -96,7 +96,7 @@ def test_trainings_of_chexnet_on_two_clusters(tmp_path, capsys):
             for ranks in (1, 2)
         ]  # fmt: skip
         paths.append(tmp_path / f"{label}.json")
-        paths[-1].write_text(json.dumps(result.content(found, label, "made by a test")))
+        paths[-1].write_text(json.dumps(measured.content(found, label, "made by a test")))
     assert run(tmp_path, *map(str, paths)) == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "| strong scaling | 2 | 800.3 ± 20 | 640.2 ± 13 | +25.0" in said

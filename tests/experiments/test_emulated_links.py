@@ -16,9 +16,7 @@ from lms3d.experiments import concurrent, emulated_links
 from lms3d.experiments.harness import bench, methods
 from lms3d.experiments.harness import child as process
 from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
-from lms3d.experiments.links import study
 from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS
-from lms3d.experiments.links.study import METHODS
 
 WITHOUT, COPIED, MAPPED = 1000, 250, 200  # MiB: the smallest limits of the imitated machine
 STEP = 2.0
@@ -79,7 +77,6 @@ def child(monkeypatch):
     kind = type("Child", (Imitation,), {"made": [], "lock": threading.Lock()})
     for module in (bench, concurrent):
         monkeypatch.setattr(module, "Child", kind)
-    monkeypatch.setattr(study, "copy_seconds_per_byte", lambda: 1e-10)
     monkeypatch.setattr(emulated_links, "copy_seconds_per_byte", lambda: 1e-10)
     return kind
 
@@ -99,9 +96,9 @@ def test_every_method_is_measured_at_every_share_over_every_link(tmp_path, child
     links = ("pcie3", "pcie5")
     limits = {row["limit_mib"] for row in rows(tmp_path)} - {""}
     free = {(row["link"], row["method"]) for row in rows(tmp_path) if not row["limit_mib"]}
-    assert free == {(link, method) for link in links for method in study.UNLIMITED}
+    assert free == {(link, method) for link in links for method in emulated_links.UNLIMITED}
     assert len(limits) == 5
-    assert found == {(link, method, limit) for link in links for method in METHODS for limit in limits}
+    assert found == {(link, method, limit) for link in links for method in emulated_links.METHODS for limit in limits}
     recomputed = [part for part in child.made if part.method == methods.RECOMPUTE_CHEAP]
     assert len(recomputed) == len(limits) + 1  # one for all links
     text = (tmp_path / "out/report.md").read_text()
@@ -149,7 +146,7 @@ def test_rates_stay_and_nothing_is_run_twice(tmp_path, child, monkeypatch):
     assert run(tmp_path, *words) == 0
     first, rates = len(child.made), json.loads((tmp_path / "out/links.json").read_text())
     link = rates["96"]["pcie3"]["word"]
-    assert link == str(study.machines.link("pcie3", STEP, 96))
+    assert link == str(emulated_links.machines.link("pcie3", STEP, 96))
     monkeypatch.setitem(globals(), "STEP", 3.0)
     assert run(tmp_path, *words) == 0
     assert len(child.made) == first
@@ -173,10 +170,10 @@ def test_an_unknown_link_is_one_line(tmp_path, child, capsys):
 
 def test_the_command_with_a_real_child(tmp_path, monkeypatch):
     """At toy size, of one method; limits are as if found before, and no neighbour runs beside it."""
-    monkeypatch.setattr(study, "METHODS", (methods.LMS,))
-    monkeypatch.setattr(study, "UNLIMITED", ())
+    monkeypatch.setattr(emulated_links, "METHODS", (methods.LMS,))
+    monkeypatch.setattr(emulated_links, "UNLIMITED", ())
     monkeypatch.setattr(bench.Bench, "_neighbour_of", lambda self, part: None)
-    monkeypatch.setattr(study.PartsOfSize, "without_mib", 1600)
+    monkeypatch.setattr(emulated_links.PartsOfSize, "without_mib", 1600)
     common = {"model": "unet3d", "resolution": 16}
     known = (
         PartResult(
@@ -223,6 +220,11 @@ def test_each_process_has_its_epoch(tmp_path, child):
     assert [(row["kind"], row["processes"], row["process"]) for row in found] == [
         (kind, str(n), str(k)) for kind in concurrent.KINDS.values() for n in (1, 2, 3) for k in range(1, n + 1)
     ]
+    assert [part.method for part in child.made[:3]] == [
+        methods.NONE,
+        methods.LMS,
+        methods.LMS,
+    ]  # of one process, before two
     buses = {part.link.partition("@")[2] for part in child.made if "@" in part.link}
     assert len(buses) == 3  # one for each number of processes
     assert {part.limit_mib for part in child.made if part.method == methods.LMS} == {300}

@@ -110,7 +110,7 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "**The same bits**" in minute
     assert "with LMS and without, after 3 steps | no LMS: abc, no LMS: abc, LMS: abc | yes |" in minute
     assert "6 tensors swapped out, 8 swapped in" in section_of(text, "Is every op where it should be?")
-    row = "| 192³ | LMS | 5.00 GiB | trained |  | 450 ms | 1.50 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | 3.00 GiB at 25 GB/s"
+    row = "| 192³ | LMS | 5.00 GiB | trained | 450 ms | 1.50 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | 3.00 GiB at 25 GB/s"
     limits = section_of(text, "What a limit costs")
     assert row in limits
     assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
@@ -118,9 +118,8 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "| swap everything | none |" in limits
     assert "| Keras fit as it is | none |" in limits
     assert "| 192³, mixed_bfloat16 | LMS | 3.00 GiB |" in section_of(text, "In 16 bits")
-    assert "| 192³, LMS | 5.00 GiB | 1.17 GiB | 1.22 GiB | -4% | 500 ms | 450 ms | +11% |" in section_of(
-        text, "Predicted and measured"
-    )
+    row = "| 192³ | LMS | 5.00 GiB | 1.22 GiB | 1.17 GiB (-4%) | 450 ms | 500 ms (+11%) |"
+    assert row in section_of(text, "Predicted and measured")
     with open(tmp_path / "gpu_case_study.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {"check", "limits", "large", "precision", "cubes"}
@@ -170,7 +169,7 @@ def test_no_training_is_run_twice(tmp_path, child):
 
 def test_cubes_that_other_sections_trained_are_not_trained_again(tmp_path, child):
     size, runs = scale.of_rehearsal(), Trainings(tmp_path, start=child)
-    large = runs.measure_all(sections.large_parts(size))
+    large = runs.measure_all(sections.large_parts({}, size))
     child.made.clear()
     tried = sections.largest_cubes(runs, size)
     assert all(result in tried for result in large)
@@ -541,13 +540,6 @@ def test_a_card_of_before_bfloat16_computes_in_float16():
     assert GPU.half_precision == Card(name="CPU").half_precision == "mixed_bfloat16"
 
 
-def test_the_driver_is_named(tmp_path):
-    file = tmp_path / "version"
-    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version: 12\n")
-    assert card.driver(file) == "550.54.15"
-    assert card.driver(tmp_path / "none") == ""
-
-
 def test_without_a_gpu_it_refuses_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(card.machine, "has_nvidia_driver", lambda: False)
     assert gpu_case_study.main(["--output", str(tmp_path / "out")]) == 2
@@ -636,7 +628,7 @@ def test_the_report_shows_a_run_of_another_machine(tmp_path, monkeypatch):
     folder = tmp_path / gpu_case_study.OUTPUT
     folder.mkdir(parents=True)
     (folder / "report.md").write_text("# The GPU case study\n\n## The largest cube\n\n| a |\n| --- |\n| 432³ |\n")
-    gpu_case_study._note(folder, "python -m experiments.gpu_case_study", GPU, exit_code=1, seconds=470.0)
+    gpu_case_study.runs.note(folder, "python -m experiments.gpu_case_study", str(GPU), exit_code=1, seconds=470.0)
     assert report.main(words) == 0
     text = (tmp_path / "out/report.md").read_text()
     assert "| 432³ |" in text
@@ -647,26 +639,21 @@ def test_the_report_shows_a_run_of_another_machine(tmp_path, monkeypatch):
 
 def test_wrong_places_are_found():
     class Op:
-        def __init__(
-            self, name: str, device: str, reads: tuple = (), waits: tuple = (), kind: str = "Identity"
-        ) -> None:
+        def __init__(self, name: str, device: str, reads: tuple = (), kind: str = "Identity") -> None:
             self.name, self.device, self.op, self.type = name, f"/device:{device}", self, kind
-            self.inputs, self.control_inputs = [*reads], [*waits]
+            self.inputs = [*reads]
 
-    def graph(out: str = "CPU:0", back: str = "CPU:0", waits: str = "GPU:0", reader: str = "GPU:0"):
+    def graph(out: str = "GPU:0", back: str = "GPU:0", reader: str = "GPU:0"):
         a = Op("a", "GPU:0")
-        one = Op("lms/swap_out/a", out, (a,))
-        two = Op("lms/swap_in/a/0", back, (one,), (Op("t", waits), Op("lms/swap_out/b", out)))
-        ops = [a, one, two, Op("z", reader, (two,)), Op("lms/recompute/a", reader)]
+        one = Op("lms/swap_out/a", out, (a,), "LmsSwapOut")
+        two = Op("lms/swap_in/a/0", back, (one,), "LmsArrive")
+        ops = [a, one, two, Op("z", reader, (two,)), Op("lms/recompute/a", reader), Op("elsewhere", "CPU:0")]
         return type("Graph", (), {"get_operations": lambda self: ops})()
 
     assert placement.wrong(graph(), "GPU:0") == []
-    assert placement.wrong(graph(out="GPU:0"), "GPU:0") == ["lms/swap_out/a"]
-    assert placement.wrong(graph(back="GPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
-    assert placement.wrong(graph(waits="CPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
+    assert placement.wrong(graph(out="CPU:0"), "GPU:0") == ["lms/swap_out/a"]
+    assert placement.wrong(graph(back="CPU:0"), "GPU:0") == ["lms/swap_in/a/0"]
     assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
-    native = [Op("lms/swap_out/a", "GPU:0", kind="LmsSwapOut"), Op("lms/hold/a", "CPU:0", kind="LmsHold")]
-    assert placement.wrong(type("Graph", (), {"get_operations": lambda self: native})(), "GPU:0") == ["lms/hold/a"]
 
 
 REHEARSED = [s.name for s in SECTIONS] if THOROUGH else ["check", "large", "placement"]
@@ -704,7 +691,7 @@ def test_rehearsal_runs_its_sections(rehearsed):
     assert "A rehearsal on a processor" in text
     assert ("Nothing measured" in text) == ("not run" in text) == (not THOROUGH)
     placed = states["placement"]["values"]
-    assert placed["computes_on"] == "CPU:1"
+    assert placed["computes_on"] == "CPU:0"
     assert placed["swap_outs"] > 0
     assert placed["recomputes"] > 0
     assert placed["wrong"] == []

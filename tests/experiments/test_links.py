@@ -23,8 +23,7 @@ from lms3d.engine.tiers import TIERS
 from lms3d.errors import InputError, StorageError
 from lms3d.experiments.harness import steps_tensorflow
 from lms3d.experiments.links import machines, tier
-from lms3d.experiments.links.copying import copy_seconds_per_byte
-from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, SwapLink
+from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, SwapLink, copy_seconds_per_byte
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
 PIECE_BYTES = 4 << 20
@@ -167,7 +166,11 @@ def test_a_link_is_a_word():
         link = SwapLink.parse(word)
         assert SwapLink.parse(str(link)) == link
     link = SwapLink.parse("2.4GB/s+50us")
-    assert link.seconds(2400, out=True) == pytest.approx(51e-6)
+    assert (link.out_bytes_per_second, link.back_bytes_per_second, link.latency_seconds) == (
+        2.4e9,
+        2.4e9,
+        pytest.approx(50e-6),
+    )
     for word in ("400MB", "fast", "0MB/s", "pcie9"):
         with pytest.raises(InputError, match=r"(?s)write for example|larger than zero"):
             machines.checked(word)

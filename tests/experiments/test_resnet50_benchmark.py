@@ -13,7 +13,7 @@ from lms3d.data.chest_xray import shards
 from lms3d.data.phantoms import chests
 from lms3d.experiments import resnet50_benchmark
 from lms3d.experiments.feeding import accepted, images
-from lms3d.experiments.feeding.spread import difference, spread
+from lms3d.experiments.feeding.accepted import difference, spread
 from lms3d.experiments.harness.ranks import Launcher
 from tests.caches import private_cache
 

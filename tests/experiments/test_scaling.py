@@ -18,7 +18,7 @@ from lms3d.experiments import scaling
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.harness import ranks
 from lms3d.experiments.scalability import measured, probe
-from lms3d.experiments.scalability.communication import RingLink, ring_seconds
+from lms3d.experiments.scalability.model import RingLink, ring_seconds
 
 ROOT = Path(__file__).parents[2]
 # Strong: 20 samples; a step takes 1 s on one rank and 1.25 s on two; every epoch 2 s of validation and saving.

@@ -7,36 +7,35 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lms3d.experiments.scalability import case_study, communication, model_report, probe, shares
+from lms3d.experiments.scalability import case_study, model, probe
 from lms3d.experiments.scalability.case_study import INDEPENDENT, JOB
-from lms3d.experiments.scalability.communication import RingLink
-from lms3d.experiments.scalability.model import WEAK, Cluster, predict
+from lms3d.experiments.scalability.model import WEAK, Cluster, RingLink, predict
 
 LINK = RingLink(bytes_per_second=1e9, latency_seconds=1e-3)
 
 
 def test_a_ring_moves_every_part_twice():
-    assert communication.ring_seconds(1, 4e9, LINK) == 0
-    assert communication.ring_seconds(4, 4e9, LINK) == pytest.approx(2 * 3 / 4 * 4 + 6e-3)
+    assert model.ring_seconds(1, 4e9, LINK) == 0
+    assert model.ring_seconds(4, 4e9, LINK) == pytest.approx(2 * 3 / 4 * 4 + 6e-3)
 
 
 def test_nodes_share_the_network_and_a_node_needs_none():
     fast = RingLink(bytes_per_second=1e11, latency_seconds=0)
-    assert communication.hierarchical_seconds(4, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01)
-    assert communication.hierarchical_seconds(8, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01 + 1 + 2e-3)
+    assert model.hierarchical_seconds(4, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01)
+    assert model.hierarchical_seconds(8, 4, 1e9, fast, LINK) == pytest.approx(1.5 * 0.01 + 1 + 2e-3)
 
 
 def test_a_link_is_found_again_from_its_all_reduces():
     sizes = [2.0**k for k in range(10, 26, 3)]
-    found = communication.fit_link(4, sizes, [communication.ring_seconds(4, size, LINK) for size in sizes])
+    found = model.fit_link(4, sizes, [model.ring_seconds(4, size, LINK) for size in sizes])
     assert (found.bytes_per_second, found.latency_seconds) == pytest.approx((1e9, 1e-3))
     with pytest.raises(ValueError, match="expected at least two"):
-        communication.fit_link(1, sizes, sizes)
+        model.fit_link(1, sizes, sizes)
 
 
 def test_a_busy_machine_gives_a_bound_and_no_bandwidth_that_no_link_has():
     sizes, seconds = [1e3, 1e5, 1e7, 3e7], [0.030, 0.031, 0.025, 0.028]
-    found = communication.fit_link(2, sizes, seconds)
+    found = model.fit_link(2, sizes, seconds)
     assert found.at_least
     assert found.bytes_per_second == pytest.approx(3e7 / 0.028)  # two members: each byte goes once
     assert 0.005 < found.latency_seconds < 0.02
@@ -47,20 +46,20 @@ def test_a_busy_machine_gives_a_bound_and_no_bandwidth_that_no_link_has():
 
 @pytest.mark.parametrize(("members", "known"), [(1, 0.0), (2, 0.56419), (4, 1.02938), (16, 1.76599), (1000, 3.24144)])
 def test_the_expected_maximum_of_normals(members, known):
-    assert communication.expected_maximum(members) == pytest.approx(known, abs=2e-4)  # tables of order statistics
+    assert model.expected_maximum(members) == pytest.approx(known, abs=2e-4)  # tables of order statistics
 
 
 def test_stragglers_are_what_a_simulation_of_ranks_in_step_gives():
     steps = 1 + 0.05 * np.random.default_rng(0).standard_normal((4000, 16))
     machine = Cluster(
-        name="", ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
+        ranks_per_node=16, local=RingLink(bytes_per_second=1e30, latency_seconds=0), network=LINK, cv=0.05
     )
     job = replace(JOB, step_seconds=1.0)
     assert predict(job, machine, 16).step_seconds == pytest.approx(steps.max(axis=1).mean(), rel=2e-3)
 
 
 def test_the_backward_pass_hides_communication_up_to_its_length():
-    machine = Cluster(name="", ranks_per_node=1, local=LINK, network=LINK)
+    machine = Cluster(ranks_per_node=1, local=LINK, network=LINK)
     job = replace(
         JOB, step_seconds=3.0, gradient_bytes=2_000_000_000
     )  # 2.002 s on two ranks; the backward pass has 2 s
@@ -69,7 +68,7 @@ def test_the_backward_pass_hides_communication_up_to_its_length():
 
 
 def test_the_case_study_s_split_wastes_five_per_cent_at_16_and_one_order_nothing():
-    fixed, ours = shares.fixed_shares(228, 16), shares.one_order(228, 16)
+    fixed, ours = model.account(228, 16, distribution=model.FIXED), model.account(228, 16)
     assert (fixed.steps, fixed.needed_steps, fixed.efficiency) == (15, 14.25, 0.95)
     assert (ours.steps, ours.efficiency, ours.passes_per_epoch) == (14, 1.0, pytest.approx(224 / 228))
 
@@ -79,15 +78,15 @@ def test_the_case_study_s_split_wastes_five_per_cent_at_16_and_one_order_nothing
 def test_the_accounts_are_what_dealing_out_samples_gives(ranks, batch):
     samples = 228
     fullest = max(len(range(rank, samples, ranks)) for rank in range(ranks))
-    assert shares.fixed_shares(samples, ranks, batch).steps == int(np.ceil(fullest / batch))
-    assert shares.one_order(samples, ranks, batch).steps == max(1, int(np.floor(samples / (ranks * batch) + 0.5)))
+    assert model.account(samples, ranks, batch, distribution=model.FIXED).steps == int(np.ceil(fullest / batch))
+    assert model.account(samples, ranks, batch).steps == max(1, int(np.floor(samples / (ranks * batch) + 0.5)))
 
 
 def test_an_epoch_is_counted_as_the_trainer_counts_it():
     from lms3d.ranks.world import World
 
     for ranks, batch in ((1, 1), (2, 1), (8, 1), (16, 1), (16, 4), (64, 1), (1024, 1)):
-        assert World(size=ranks).training_steps(228, batch) == shares.one_order(228, ranks, batch).steps
+        assert World(size=ranks).training_steps(228, batch) == model.account(228, ranks, batch).steps
 
 
 def test_table_7_within_three_per_cent_with_nothing_fitted_one_parameter_and_each_row_left_out():
@@ -103,8 +102,8 @@ def test_table_7_is_what_its_seconds_give():
 
 
 def test_one_order_reaches_97_per_cent_at_16_in_the_calibrated_model():
-    ours = predict(JOB, case_study.fitted(), 16, distribution=shares.ONE_ORDER)
-    theirs = predict(JOB, case_study.fitted(), 16, distribution=shares.FIXED)
+    ours = predict(JOB, case_study.fitted(), 16, distribution=model.ONE_ORDER)
+    theirs = predict(JOB, case_study.fitted(), 16, distribution=model.FIXED)
     assert ours.efficiency >= 0.97
     assert theirs.efficiency == pytest.approx(0.95 * ours.efficiency)  # all of the difference is the split
     assert ours.speed_up == pytest.approx(16 * ours.efficiency)
@@ -125,13 +124,13 @@ def test_efficiency_falls_with_more_ranks_and_weak_scaling_knows_no_remainder():
     assert weak == sorted(weak, reverse=True)
     assert weak[0] == 1.0
     assert strong == weak  # by samples per second one order wastes nothing
-    assert predict(JOB, case_study.fitted(), 1024, distribution=shares.FIXED).efficiency < 0.25  # most have no subject
+    assert predict(JOB, case_study.fitted(), 1024, distribution=model.FIXED).efficiency < 0.25  # most have no subject
     assert predict(JOB, case_study.fitted(), 1, scaling=WEAK).pass_seconds == pytest.approx(590)
     assert predict(JOB, case_study.fitted(), 16, scaling=WEAK).pass_seconds == pytest.approx(590 / weak[2])
 
 
 def test_the_report_says_what_was_fitted():
-    text = model_report.report()
+    text = case_study.report()
     row = next(line for line in text.splitlines() if line.startswith("| 16 | 92.19 %"))
     assert "(-0." in row or "(+0." in row
     assert row.endswith("| 96.83 % | 97.79 % |")

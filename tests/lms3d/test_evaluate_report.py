@@ -15,7 +15,7 @@ from lms3d import evaluate
 from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
 from lms3d.scoring.scores import frame
-from lms3d.tasks.volumes.report import Report
+from lms3d.tasks.volumes.report import ScoreReport
 from tests.browser import clicked
 from tests.lms3d.test_evaluate import write_predictions
 
@@ -87,7 +87,9 @@ def test_every_table_has_the_interval_of_a_group_over_its_models(report):
     assert (metric["low"], metric["high"]) == (summary["low"], summary["high"])
     found = pd.read_csv(report / "scores.csv").drop(columns="rules")
     of_a = found[found["predictions"].isin(["a1", "a2"]) & (found["space"] == "native")]
-    one_stratum = Report(found=of_a.assign(truth_ml=1.0), groups={"a": ["a1", "a2"]}).strata.query("region == 'WT'")
+    one_stratum = ScoreReport(found=of_a.assign(truth_ml=1.0), groups={"a": ["a1", "a2"]}).strata.query(
+        "region == 'WT'"
+    )
     values = comparisons.matrix(of_a, ["a1", "a2"], space="native", region="WT").to_numpy()
     assert one_stratum[["low", "high"]].to_numpy()[0] == pytest.approx(statistics.interval_of_mean(values), abs=1e-6)
 
@@ -98,10 +100,12 @@ def test_of_a_group_empty_regions_count_as_each_model_says():
         {"predictions": label, "case": case, "space": "native", "region": "ET", "dice": dice, "both_empty": empty}
         for label, case, dice, empty in cells
     )
-    (summary,) = Report(found=found, groups={"a": ["a1", "a2"]}).summary.to_dict("records")
+    (summary,) = ScoreReport(found=found, groups={"a": ["a1", "a2"]}).summary.to_dict("records")
     assert (summary["mean_empty_counted"], summary["mean_empty_left_out"]) == (0.5, 0.25)
     metrics = (
-        Report(found=found, groups={"a": ["a1", "a2"]}).metrics.query("metric == 'dice'").set_index("empty")["mean"]
+        ScoreReport(found=found, groups={"a": ["a1", "a2"]})
+        .metrics.query("metric == 'dice'")
+        .set_index("empty")["mean"]
     )
     assert (metrics["counted"], metrics["left out"]) == (0.5, 0.25)
 

@@ -78,7 +78,7 @@ class Window:
         return Range(first, last + 1).within(self.outputs)
 
     @cache  # noqa: B019 -- a frozen value; slabs of all ops of a level ask the same
-    def part(self, planes: Range, *, whole_windows: bool = False) -> Part | None:
+    def part(self, planes: Range, *, whole_windows: bool = False) -> WindowPart | None:
         """The smallest window op of the same kernel that gives the gradient of `planes`; None if there is none.
 
         TensorFlow computes its padding from its own extent, so only some extents line up with the whole op.
@@ -86,7 +86,7 @@ class Window:
         Averages, which count the planes of a window, and maxima, which compare them, require this.
         """
         needed = self.read_by(planes)
-        best: Part | None = None
+        best: WindowPart | None = None
         slack = self.reach + self.stride
         for start in range(max(needed.start - slack, 0), needed.start + 1):
             for stop in range(needed.stop, min(needed.stop + slack, self.outputs) + 1):
@@ -99,14 +99,14 @@ class Window:
                         best = found
         return best
 
-    def _aligned(self, out: Range, extent: int) -> Part | None:
+    def _aligned(self, out: Range, extent: int) -> WindowPart | None:
         inner = Window(extent, self.kernel, self.stride, self.dilation, self.padding)
         if inner.outputs != out.planes:
             return None
         origin = out.start * self.stride - self.pads[0] + inner.pads[0]
-        return Part(origin, extent, out)
+        return WindowPart(origin, extent, out)
 
-    def _whole(self, part: Part, needed: Range) -> bool:
+    def _whole(self, part: WindowPart, needed: Range) -> bool:
         domain = Range(part.origin, part.origin + part.extent)
         if domain.start < 0 or domain.stop > self.extent:
             return False
@@ -118,7 +118,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Part:
+class WindowPart:
     """A smaller window op inside a whole one, with the outputs `out`.
 
     Its input planes are `origin` .. `origin + extent - 1`; some may lie outside of the whole tensor.

@@ -98,7 +98,7 @@ class Allocator:
 
 
 @dataclass(frozen=True)
-class Regions:
+class PoolRegions:
     """How a pool is laid out. begin(base_bytes, limit_bytes): an allocator of that limit that holds the resident bytes, before the
     step; None if not even they fit. smallest_bytes: smaller buffers fit anywhere, and are not replayed.
     """
@@ -125,5 +125,5 @@ def _small_and_large_region(base_bytes: int, limit_bytes: int) -> Allocator | No
     return allocator
 
 
-GPU_REGIONS = Regions(_one_region, SMALLEST_PIECE)
-CPU_REGIONS = Regions(_small_and_large_region, CRUMB_BYTES + 1)
+GPU_REGIONS = PoolRegions(_one_region, SMALLEST_PIECE)
+CPU_REGIONS = PoolRegions(_small_and_large_region, CRUMB_BYTES + 1)

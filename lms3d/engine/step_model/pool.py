@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from lms3d.device.pool_layout import FIRST_REGIONS_BYTES
 from lms3d.engine.effort import Account
 from lms3d.engine.step_model import replay
-from lms3d.engine.step_model.allocator import CPU_REGIONS, GPU_REGIONS, MOST_WASTE, Regions
+from lms3d.engine.step_model.allocator import CPU_REGIONS, GPU_REGIONS, MOST_WASTE, PoolRegions
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.replay import Placement
 from lms3d.engine.step_model.schedule import Schedule
@@ -27,7 +27,7 @@ class Pool:
     """
 
     name: str
-    regions: Regions | None = field(repr=False)
+    regions: PoolRegions | None = field(repr=False)
     reserve: float = field(repr=False)
     on_host: bool = field(repr=False)
     least_bytes: int = field(default=1, repr=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lms3d.engine.step_model import ledger
-from lms3d.engine.step_model.allocator import Regions
+from lms3d.engine.step_model.allocator import PoolRegions
 from lms3d.engine.step_model.decisions import Mode
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.schedule import Copy, Schedule
@@ -36,7 +36,7 @@ class Placement:
 
 
 def place(
-    problem: Problem, schedule: Schedule, limit_bytes: int, regions: Regions, *, margin: float = 0.0
+    problem: Problem, schedule: Schedule, limit_bytes: int, regions: PoolRegions, *, margin: float = 0.0
 ) -> Placement:
     """Whether a schedule fits in a pool of `limit_bytes`, as planned and with small shifts; the peak as planned.
 
@@ -66,7 +66,7 @@ def replay(
     problem: Problem,
     schedule: Schedule,
     limit_bytes: int,
-    regions: Regions,
+    regions: PoolRegions,
     seed: int = 0,
     ordered: _Ordered | None = None,
 ) -> Placement:
@@ -132,7 +132,9 @@ def _anchor_events(schedule: Schedule) -> list[int]:
     return [i for i, event in enumerate(schedule.events) if event.is_anchor]
 
 
-def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | None, regions: Regions) -> list[Life]:
+def _loose_lives(
+    problem: Problem, schedule: Schedule, shifts: random.Random | None, regions: PoolRegions
+) -> list[Life]:
     """The lives of the small buffers, which have no place in the order."""
     at = _anchor_events(schedule)
     lives = []
@@ -145,13 +147,13 @@ def _loose_lives(problem: Problem, schedule: Schedule, shifts: random.Random | N
     return lives
 
 
-def _ordered(problem: Problem, schedule: Schedule, regions: Regions) -> _Ordered:
+def _ordered(problem: Problem, schedule: Schedule, regions: PoolRegions) -> _Ordered:
     lives = ordered_lives(problem, schedule, regions)
     starts, ends = ledger.by_event(lives, len(schedule.events))
     return _Ordered(lives, [sorted(s, key=lambda i: lives[i].turn) for s in starts], ends)
 
 
-def ordered_lives(problem: Problem, schedule: Schedule, regions: Regions) -> list[Life]:
+def ordered_lives(problem: Problem, schedule: Schedule, regions: PoolRegions) -> list[Life]:
     """The lives of workspaces, and behind them those of `schedule.copies`, in the same order."""
     at, smallest = _anchor_events(schedule), regions.smallest_bytes
     lives = []

@@ -37,7 +37,7 @@ _PAPER = {
 }
 
 
-def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE, title: str = "") -> list[Path]:
+def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE) -> list[Path]:
     """Draws a column of the scores in one space. Writes `path` (.png, 300 dpi) and the same as .pdf, and returns both paths."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -64,10 +64,10 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         if max(map(len, labels)) > LONGEST_TICK:
             _name_below(figure, panels, labels)
         cases = values["case"].nunique()
-        default = f"{shown.title} per case, {space} space, {cases} case{'s' if cases > 1 else ''}"
+        title = f"{shown.title} per case, {space} space, {cases} case{'s' if cases > 1 else ''}"
         left_out = values["region"].nunique() - len(regions)
         worst = f"; the {MOST} worst regions, {left_out} more in scores.csv" if left_out else ""
-        figure.suptitle((title or default) + worst, fontsize=10)
+        figure.suptitle(title + worst, fontsize=10)
         paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
         for target in paths:
             write(figure, target, dpi=300)

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from lms3d.console import Report as Progress
 from lms3d.console import progress
 from lms3d.errors import InputError
-from lms3d.scoring import scores
 from lms3d.tasks.brats import inputs, submission
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
-from lms3d.tasks.volumes import report
-from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, load_all
+from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan, load_all
 from lms3d.tasks.volumes.plain_folders import PlainFolder
-from lms3d.tasks.volumes.report import Report
 
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
@@ -33,7 +27,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     return volumes.evaluate(request, folders, _plan)
 
 
-def _plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools) -> Plan:
+def _plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools) -> ScoringPlan:
     return inputs.plan(
         folders, truth=request.truth, labels=request.labels, scoring=request.scoring,
         prediction_labels=request.prediction_labels, pools=pools,
@@ -57,28 +51,3 @@ def _submit(request: EvaluateRequest, directory: Path) -> Evaluation:
     with progress() as bar:
         written = submission.write(predictions, directory, data=request.truth, progress=bar)
     return Evaluation(table=f"{len(written)} cases of {predictions.label}", written=[directory])
-
-
-def score_all(
-    folders: Sequence[Folder],
-    *,
-    truth: str | None = None,
-    labels: str | None = None,
-    scoring: str | None = None,
-    progress: Progress,
-) -> pd.DataFrame:
-    """The scores of every case that all `folders` have predicted and that has a truth; see `inputs.plan`."""
-    return volumes.score(inputs.plan(folders, truth=truth, labels=labels, scoring=scoring), progress=progress)
-
-
-def write_report(
-    found: pd.DataFrame,
-    output: Path,
-    *,
-    title: str = "",
-    rules: str = "",
-    note: str = "",
-    ways: scores.Ways | None = None,
-) -> list[Path]:
-    """Writes the CSV files, figures and report.html of `found` into `output`; returns their paths. ways: see `scores.summarise`."""
-    return report.write(Report(found=found, groups={}, rules=rules, note=note, title=title, known_ways=ways), output)

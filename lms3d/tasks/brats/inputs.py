@@ -12,7 +12,7 @@ from lms3d.errors import InputError
 from lms3d.scoring import rules as challenge
 from lms3d.scoring.rules import Rules
 from lms3d.tasks.volumes import codings, inputs
-from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, Truth
+from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan, Truth
 from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 
@@ -25,7 +25,7 @@ def plan(
     scoring: str | None = None,
     prediction_labels: str | None = None,
     pools: Pools | None = None,
-) -> Plan:
+) -> ScoringPlan:
     """See `lms3d.tasks.volumes.inputs.plan`.
 
     truth: the folder of the data set; None takes the one that was predicted from. labels: the name of its schema, if file names do

@@ -6,8 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lms3d.console import Report as Progress
-from lms3d.console import say
+from lms3d.console import ProgressReport, say
 from lms3d.data.words import counted
 from lms3d.ranks.messages import sendable
 from lms3d.ranks.world import World
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
     from lms3d.data.volumes.targets import Targets
 
 
-def prepare(options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: Progress) -> VolumeMaterial:
+def prepare(
+    options: BratsConfig, run_dir: Path, resuming: bool, world: World, progress: ProgressReport
+) -> VolumeMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from lms3d.data import split
     from lms3d.data.brats import layouts

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lms3d import atomic_files
-from lms3d.console import Report as Progress
+from lms3d.console import ProgressReport
 from lms3d.data.brats.layouts import find_cases
 from lms3d.data.brats.schema import schema_named
 from lms3d.data.volumes import frame
@@ -33,7 +33,9 @@ _UNFINISHED = ".unfinished"
 _ADVICE = "expected an empty folder, or this very submission; empty it, or name another"
 
 
-def write(predictions: Predictions, directory: Path, *, data: str | None = None, progress: Progress) -> list[Path]:
+def write(
+    predictions: Predictions, directory: Path, *, data: str | None = None, progress: ProgressReport
+) -> list[Path]:
     """Writes every case of `predictions` into `directory`; returns the files. data: the new folder of a data set that was moved."""
     images = _images(predictions, data or predictions.data)
     written = [directory / f"{case}.nii.gz" for case in predictions.cases]
@@ -80,7 +82,7 @@ def _require_equal(new: Path, old: Path) -> None:
         raise InputError(f"--submission {old.parent}: found another {old.name} than it would write; {_ADVICE}")
 
 
-def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, progress: Progress) -> None:
+def _make(predictions: Predictions, images: Mapping[str, Path], folder: Path, progress: ProgressReport) -> None:
     """Writes all label maps into a folder of their own."""
     ours, theirs = schema_named(predictions.schema), schema_named(predictions.schema_of_truth)
     for done, (case, geometry) in enumerate(predictions.cases.items()):

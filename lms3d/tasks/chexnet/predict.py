@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lms3d.atomic_files import replacing
-from lms3d.console import Report as Progress
+from lms3d.console import ProgressReport
 from lms3d.data import pseudonyms
 from lms3d.data.chest_xray.collection import FINDINGS, NO_FINDING
 from lms3d.data.words import counted
@@ -114,7 +114,7 @@ def _of_folder(folder: Path, resolution: int) -> list[Image]:
     ]
 
 
-def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: Progress) -> Iterator[Image]:
+def _predicted(images: Sequence[Image], network: Predictor, tta: bool, progress: ProgressReport) -> Iterator[Image]:
     """The same images with their probabilities; with tta these are means over the image and its mirror image."""
     from lms3d.data.chest_xray.pipeline import normalised
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.console import Report as Progress
-from lms3d.console import say
+from lms3d.console import ProgressReport, say
 from lms3d.ranks.world import World
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.tasks.task import Task, chief_first
@@ -73,7 +72,7 @@ class ChestXRays(Task):
     plateau = (0.1, 1)  # the scaling study's: a tenth of the rate after an epoch without progress
 
     def prepare(
-        self, options: ChexnetConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+        self, options: ChexnetConfig, run_dir: Path, resuming: bool, world: World, progress: ProgressReport
     ) -> ChexnetMaterial:
         from lms3d.data.chest_xray import collection as chest_xray
         from lms3d.data.chest_xray import shards

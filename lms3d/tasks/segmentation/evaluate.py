@@ -19,7 +19,7 @@ from lms3d.scoring.rules import GENERAL
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
 from lms3d.tasks.volumes import inputs, label_maps
-from lms3d.tasks.volumes.inputs import Folder, Plan, Pools, Truth
+from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan, Truth
 from lms3d.tasks.volumes.label_maps import Predictions
 
 _DRAWN = 3  # regions in pictures of the worst cases
@@ -35,7 +35,7 @@ def evaluate(request: EvaluateRequest) -> Evaluation:
     return volumes.evaluate(request, volumes.folders_of(request), plan)
 
 
-def plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools | None = None) -> Plan:
+def plan(request: EvaluateRequest, folders: Sequence[Folder], pools: Pools | None = None) -> ScoringPlan:
     """A job for every case that all folders, or one folder of each pool, have predicted and that has a truth."""
     truth, described, note = _truth(folders, request.truth)
     schema = described.schema

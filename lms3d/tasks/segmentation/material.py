@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lms3d.console import Report as Progress
-from lms3d.console import say
+from lms3d.console import ProgressReport, say
 from lms3d.data.words import counted
 from lms3d.errors import InputError
 from lms3d.ranks.messages import sendable
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    options: SegmentationConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+    options: SegmentationConfig, run_dir: Path, resuming: bool, world: World, progress: ProgressReport
 ) -> VolumeMaterial:
     """Reads, checks and caches the data; writes split.json (rank 0). Raises InputError or DataError."""
     from lms3d.data import split

@@ -30,7 +30,7 @@ _MACHINE = "v100-pcie-16gb"  # its speeds; how much memory it has does not matte
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole:
+class WholeGrid:
     """A grid that holds every case whole."""
 
     spacing_mm: Spacing
@@ -42,12 +42,12 @@ class Whole:
 class Fitting:
     """A grid whose step fits, and what the step needs."""
 
-    grid: Whole
+    grid: WholeGrid
     without_bytes: int
     """The smallest limit without LMS, for a batch of one."""
 
 
-def wholes(sizes: Sizes) -> list[Whole]:
+def wholes(sizes: Sizes) -> list[WholeGrid]:
     """The grids to choose from, the finest first."""
     from lms3d.data.segmentation import spacing
 
@@ -57,7 +57,7 @@ def wholes(sizes: Sizes) -> list[Whole]:
         a, b, c = (round(max(mm, min(target) * factor), 4) for mm in target)
         extents = (sizes.shapes * sizes.spacings_mm / (a, b, c)).max(axis=0)
         x, y, z = (_rounded(extent) for extent in extents)
-        found.append(Whole(spacing_mm=(a, b, c), box=(x, y, z), factor=factor))
+        found.append(WholeGrid(spacing_mm=(a, b, c), box=(x, y, z), factor=factor))
     return found
 
 
@@ -66,7 +66,7 @@ def _rounded(extent: float) -> int:
     return max(8, math.ceil(round(extent, 3) / step) * step)
 
 
-def finest(grids: Sequence[Whole], needs: Callable[[Whole], int | None]) -> Fitting | None:
+def finest(grids: Sequence[WholeGrid], needs: Callable[[WholeGrid], int | None]) -> Fitting | None:
     """The first grid that fits, if all coarser ones do; None if none does. needs: grid -> `without_bytes`; None: does not fit."""
     best: Fitting | None = None
     low, high = 0, len(grids)
@@ -79,7 +79,9 @@ def finest(grids: Sequence[Whole], needs: Callable[[Whole], int | None]) -> Fitt
     return best
 
 
-def lines(found: Fitting | None, grids: Sequence[Whole], options: SegmentationConfig, limit_bytes: int) -> list[str]:
+def lines(
+    found: Fitting | None, grids: Sequence[WholeGrid], options: SegmentationConfig, limit_bytes: int
+) -> list[str]:
     """The proposal in words, with the command."""
     limit = format_size(limit_bytes).replace(" ", "")
     if found is None:
@@ -110,13 +112,13 @@ def _by(numbers: Sequence[float]) -> str:
     return "x".join(f"{number:g}" for number in numbers)
 
 
-def _levels(grid: Whole) -> int:
+def _levels(grid: WholeGrid) -> int:
     from lms3d.models.topology import planned
 
     return planned(grid.box, grid.spacing_mm).levels
 
 
-def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], int | None]:
+def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[WholeGrid], int | None]:
     """See `finest`."""
     from lms3d.device import startup
     from lms3d.engine import tuning
@@ -130,7 +132,7 @@ def _needs(options: SegmentationConfig, limit_bytes: int) -> Callable[[Whole], i
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     speeds = machine_files.load(_MACHINE).speeds()
 
-    def ask(grid: Whole) -> int | None:
+    def ask(grid: WholeGrid) -> int | None:
         asked = dataclasses.replace(
             options, box=grid.box, spacing=_by(grid.spacing_mm), memory_limit=limit_bytes, swap_tier="host"
         )

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lms3d.console import Report as Progress
-from lms3d.console import progress
+from lms3d.console import ProgressReport, progress
 from lms3d.data.workers import worker_count
 from lms3d.errors import InputError
 from lms3d.scoring import scores
@@ -17,8 +16,8 @@ from lms3d.scoring.tables import printable
 from lms3d.tasks.claimed_folder import claimed
 from lms3d.tasks.task import EvaluateRequest, Evaluation
 from lms3d.tasks.volumes import inputs, job, report
-from lms3d.tasks.volumes.inputs import Folder, Plan, Pools
-from lms3d.tasks.volumes.report import Report
+from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan
+from lms3d.tasks.volumes.report import ScoreReport
 
 _FEW = 12
 """The number of cases that one process scores before others have started."""
@@ -33,7 +32,7 @@ def folders_of(request: EvaluateRequest) -> list[Folder]:
 
 def evaluate(
     request: EvaluateRequest, folders: Sequence[Folder],
-    plan_of: Callable[[EvaluateRequest, Sequence[Folder], Pools], Plan],
+    plan_of: Callable[[EvaluateRequest, Sequence[Folder], Pools], ScoringPlan],
 ) -> Evaluation:  # fmt: skip
     """Scores the cases that all folders have; writes all files, and removes those that an earlier call has left there."""
     with claimed(request.output or _output_of(folders), "--output") as output:
@@ -42,7 +41,7 @@ def evaluate(
         with progress() as bar:
             found = shown(score(plan, progress=bar))
         note = described(plan.rules, chosen=request.scoring is not None)
-        made = Report(
+        made = ScoreReport(
             found=found, groups=groups, rules=plan.rules.name,
             margin=_MARGIN if request.margin is None else request.margin,
             note=" ".join([note, *(f"{note}." for note in plan.notes)]),
@@ -73,7 +72,7 @@ def _by_name(
     return found
 
 
-def score(plan: Plan, *, progress: Progress) -> pd.DataFrame:
+def score(plan: ScoringPlan, *, progress: ProgressReport) -> pd.DataFrame:
     """The rows of all jobs, in the order of the predictions, then of the cases."""
     rows: list[job.Row] = []
     progress(0, len(plan.jobs), "scoring")
@@ -88,7 +87,7 @@ def shown(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(case=[inputs.shown(case) for case in found["case"]])
 
 
-def _in_parallel(jobs: Sequence[job.Job]) -> Iterable[list[job.Row]]:
+def _in_parallel(jobs: Sequence[job.ScoringJob]) -> Iterable[list[job.Row]]:
     """The results of `job.score_case`, in the order of the jobs; many jobs run on all cores."""
     workers = worker_count(len(jobs), None)
     if workers == 1 or len(jobs) <= _FEW:

@@ -16,7 +16,7 @@ from lms3d.errors import InputError, say
 from lms3d.scoring import tables
 from lms3d.scoring.rules import Rules
 from lms3d.tasks.volumes import label_maps, plain_folders
-from lms3d.tasks.volumes.job import Job, Source
+from lms3d.tasks.volumes.job import ScoringJob, Source
 from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.material import shortened
 from lms3d.tasks.volumes.plain_folders import PlainFolder
@@ -39,13 +39,13 @@ class Truth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ScoringPlan:
     """The cases to score, and how."""
 
     rules: Rules
     schema: LabelSchema
     """The schema of the truth."""
-    jobs: tuple[Job, ...]
+    jobs: tuple[ScoringJob, ...]
     labels: tuple[str, ...]
     """The labels of the predictions, in the order in which these were given."""
     channel: str
@@ -82,12 +82,12 @@ def _load(path: Path) -> Folder:
 def plan(
     folders: Sequence[Folder], truth: Truth, codings: Sequence[LabelSchema], rules: Rules, *, channel: str, drawn: Sequence[str],
     notes: Sequence[str] = (), pools: Pools | None = None,
-) -> Plan:  # fmt: skip
+) -> ScoringPlan:  # fmt: skip
     """A job for every case that all `folders` have predicted, or one folder of each pool, and that has a truth.
 
-    codings: the schema of each folder's label maps. channel, drawn, notes: see `Plan`. Cube space is the finest grid of `folders`,
-    if all grids cover the same part of the volume (all cubes do; boxes do if they are equal); predictions on a coarser grid are
-    resized to it, nearest neighbour. Otherwise there is native space alone.
+    codings: the schema of each folder's label maps. channel, drawn, notes: see `ScoringPlan`. Cube space is the finest grid of
+    `folders`, if all grids cover the same part of the volume (all cubes do; boxes do if they are equal); predictions on a coarser
+    grid are resized to it, nearest neighbour. Otherwise there is native space alone.
     """
     found = [cases_of(one, truth.cases) for one in folders]
     pools = pools or {}
@@ -101,14 +101,14 @@ def plan(
             _source(name, _part_with(case, parts), case, grid, name in pools) for name, parts in units.items()
         )
         geometry = next((Geometry.from_json(one.cases[case]) for one in ours if case in one.cases), None)
-        jobs.append(Job(
+        jobs.append(ScoringJob(
             case=truth.cases[case], schema=truth.schema, rules=rules, sources=sources, geometry=geometry, grid=grid,
         ))  # fmt: skip
     of_pools = (note for name in pools for note in (_pooled(name, units[name]), *map(_trained, units[name])))
     notes = [note for note in (*notes, *of_pools) if note]
     for note in notes:
         say(f"note: {note}")
-    return Plan(
+    return ScoringPlan(
         rules=rules, schema=truth.schema, jobs=tuple(jobs), labels=tuple(units),
         channel=channel, drawn=tuple(drawn), notes=tuple(notes),
     )  # fmt: skip

@@ -52,7 +52,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ScoringJob:
     """One case to score."""
 
     case: Case
@@ -66,7 +66,7 @@ class Job:
     """The shape of the grid in which all are compared; None if they have none in common."""
 
 
-def score_case(job: Job) -> list[Row]:
+def score_case(job: ScoringJob) -> list[Row]:
     """The rows of one case, for every source, in every space that it has."""
     return [row for source in job.sources for row in _Truth(job).score(source)]
 
@@ -74,7 +74,7 @@ def score_case(job: Job) -> list[Row]:
 class _Truth:
     """The truth of a case in every space, and the ceilings of resolutions. Each is worked out once."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ScoringJob) -> None:
         self.job, self.rules, self.schema = job, job.rules, job.schema
         assert job.case.truth is not None  # a job is made of cases with a truth alone
         grid = job.geometry

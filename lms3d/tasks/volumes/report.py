@@ -20,13 +20,13 @@ from lms3d.scoring.columns import COLUMNS, HEADLINE
 from lms3d.scoring.figures import box_plot, mosaic, paired
 from lms3d.scoring.page import Section
 from lms3d.tasks.volumes import codings, inputs, job, plain_maps
-from lms3d.tasks.volumes.inputs import Plan
+from lms3d.tasks.volumes.inputs import ScoringPlan
 
 _TABLES = ("scores", "summary", "metrics", "strata", "comparison")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ScoreReport:
     """All rows, and how to show them."""
 
     found: pd.DataFrame
@@ -35,10 +35,7 @@ class Report:
     """Group of models -> labels of its predictions."""
     rules: str = ""
     note: str = ""
-    title: str = ""
     margin: float = 0.01
-    known_ways: scores.Ways | None = None
-    """`scores.each_way` of the models, if `found` is a mean over them already."""
 
     @property
     def units(self) -> dict[str, Sequence[str]]:
@@ -60,8 +57,6 @@ class Report:
     @cached_property
     def ways(self) -> scores.Ways:
         """The rows of the units, with empty regions counted and left out."""
-        if self.known_ways is not None:
-            return self.known_ways
         return scores.each_way(self.found, self.unit_of if self.groups else None)
 
     @cached_property
@@ -119,9 +114,8 @@ class Report:
         for name in COLUMNS.names:
             for space in COLUMNS[name].spaces if COLUMNS[name].box_plot else ():
                 if (self.found["space"] == space).any():
-                    heading = f"{self.title}, {space} space" if self.title and name == HEADLINE else ""
                     path = output / f"{name}_{space}.png"
-                    written += box_plot.draw(self.of_units, space, path, column=name, title=heading)
+                    written += box_plot.draw(self.of_units, space, path, column=name)
         table = self.comparison
         if len(table):
             written += paired.draw(self.found, table, self.units, output / "paired.png", margin=self.margin)
@@ -143,7 +137,7 @@ class Report:
         if "paired" in shown:
             parts["Comparison"].append(page.figure(shown["paired"], _PAIRED))
         sections = [Section(title, part) for title, part in parts.items() if part]
-        page.write(output / "report.html", self.title or "Segmentation scores", self.note, sections)
+        page.write(output / "report.html", "Segmentation scores", self.note, sections)
         return output / "report.html"
 
 
@@ -186,7 +180,7 @@ _CASES = "Other ceilings than that of Dice: scores.csv."
 _METRICS = "Every metric; empty: how regions that are empty in truth and prediction count."
 
 
-def write(report: Report, output: Path, *, plan: Plan | None = None, worst: int = 0) -> list[Path]:
+def write(report: ScoreReport, output: Path, *, plan: ScoringPlan | None = None, worst: int = 0) -> list[Path]:
     """Writes all files of `report` into `output`; returns them. plan, worst: draw so many of the plan's worst cases, too."""
     written = [*report.csv_files(output), *report.figures(output)]
     if plan is not None and worst:
@@ -211,7 +205,7 @@ def names() -> set[str]:
     return {*(f"{name}.csv" for name in _TABLES), "summary.md", "report.html", "worst.png", *figures}
 
 
-def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
+def _worst(found: pd.DataFrame, plan: ScoringPlan, count: int) -> list[mosaic.Tile]:
     """The predictions with the lowest mean Dice over regions; a case without a prediction or images is not shown."""
     native = found[found["space"] == "native"]
     means = native.groupby(["predictions", "case"])[HEADLINE].mean().dropna().sort_values(kind="stable")
@@ -227,7 +221,7 @@ def _worst(found: pd.DataFrame, plan: Plan, count: int) -> list[mosaic.Tile]:
     return tiles
 
 
-def _tile(one: job.Job, source: job.Source, plan: Plan, title: str) -> mosaic.Tile:
+def _tile(one: job.ScoringJob, source: job.Source, plan: ScoringPlan, title: str) -> mosaic.Tile:
     images, affine = load_images(one.case)
     image = np.ascontiguousarray(images[..., one.case.channels.index(plan.channel)])
     truth = load_truth(one.case, plan.schema, image.shape, affine)

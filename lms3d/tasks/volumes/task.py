@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lms3d.console import Report as Progress
+from lms3d.console import ProgressReport
 from lms3d.ranks.world import World
 from lms3d.tasks.task import Task
 from lms3d.tasks.volumes.options import VolumeConfig
@@ -24,7 +24,7 @@ class VolumeTask(Task):
     plateau = (0.5, 10)  # the case study's: half the rate after ten epochs without progress
 
     def prepare(
-        self, options: VolumeConfig, run_dir: Path, resuming: bool, world: World, progress: Progress
+        self, options: VolumeConfig, run_dir: Path, resuming: bool, world: World, progress: ProgressReport
     ) -> VolumeMaterial:
         material: VolumeMaterial = self._beside("material").prepare(options, run_dir, resuming, world, progress)
         return material

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms3d.console import Report, say
+from lms3d.console import ProgressReport, say
 from lms3d.training import demo
 from lms3d.training.callbacks.order import Place
 from lms3d.training.run import TrainingSchedule
@@ -83,7 +83,8 @@ class ProgressLines(keras.callbacks.Callback):
     place = Place.PROGRESS
 
     def __init__(
-        self, report: Report, schedule: TrainingSchedule, guard: TimeGuard | None = None, *, shown: Sequence[str] = ("loss",)
+        self, report: ProgressReport, schedule: TrainingSchedule, guard: TimeGuard | None = None, *,
+        shown: Sequence[str] = ("loss",),
     ) -> None:  # fmt: skip
         super().__init__()
         self.report, self.epochs, self.guard, self.shown = report, schedule.epochs, guard, shown

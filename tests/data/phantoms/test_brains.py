@@ -117,11 +117,13 @@ def test_volumes_follow_the_published_distribution():
     assert np.log(oedema).std() > 0.5
 
 
-def planned(volumes: dict[int, float]) -> tuple[brain_tumour.Plan, brain_anatomy.Brain]:
+def planned(volumes: dict[int, float]) -> tuple[brain_tumour.TumourPlan, brain_anatomy.Brain]:
     """A tumour of these volumes to grow, and the brain for it, on a grid of 2 mm."""
     rng = np.random.default_rng(0)
     brain = brains.warp(brains.draw_pose(rng), brains._box_shape(2.0), 2.0)
-    plan = brain_tumour.Plan(volumes_mm3=volumes, centre_mm=np.array([30.0, 10, 20]), core_radius_mm=16.8, push=0.2)
+    plan = brain_tumour.TumourPlan(
+        volumes_mm3=volumes, centre_mm=np.array([30.0, 10, 20]), core_radius_mm=16.8, push=0.2
+    )
     return plan, brain
 
 

@@ -10,7 +10,7 @@ import pytest
 from lms3d.scoring import columns, scores, tables
 from lms3d.scoring.pair import CasePair
 from lms3d.scoring.rules import RULES
-from lms3d.tasks.brats import evaluate
+from lms3d.tasks.volumes import report
 
 
 def row(label: str, case: str, dice: float, hd95_mm: float | None = None) -> dict:
@@ -113,11 +113,12 @@ def test_tables(tmp_path):
 def test_a_table_that_is_too_wide_becomes_several():
     made = tables.side_by_side(["name"], [["x"], ["y"]], {"one": ["1", "2"], "two": ["3", "4"]}, width=14)
     assert made == [
-        tables.markdown(["name", head], [["x", a], ["y", b]]) for head, a, b in (("one", "1", "2"), ("two", "3", "4"))
+        f"| name | {head} |\n| --- | --- |\n| x | {a} |\n| y | {b} |\n"
+        for head, a, b in (("one", "1", "2"), ("two", "3", "4"))
     ]
     assert len(tables.side_by_side(["name"], [["x"], ["y"]], {"one": ["1", "2"], "two": ["3", "4"]})) == 1
     assert tables.side_by_side(["name"], [["x"], ["y"]], {"one": ["1", ""]}) == [
-        tables.markdown(["name", "one"], [["x", "1"]])
+        "| name | one |\n| --- | --- |\n| x | 1 |\n"
     ]
 
 
@@ -134,7 +135,7 @@ def test_a_column_that_somebody_adds_is_in_every_table_and_has_its_box_plot(tmp_
 
     try:
         found = scores.frame(measured("native") + measured("cube"))
-        evaluate.write_report(found, tmp_path)
+        report.write(report.ScoreReport(found=found, groups={}), tmp_path)
     finally:
         columns.COLUMNS.remove("volume_error_ml")
     # A cube's voxels are no millimetres.
