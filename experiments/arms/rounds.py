@@ -75,7 +75,8 @@ def _score(arms: Sequence[Arm], fold: int, seed: int, data: Path, options: argpa
     from lms3d.scoring import tables
 
     run_dirs = {arm: runs.directory_of(arm, fold, seed, output) for arm in arms}
-    parts, known = [], {}
+    parts: list[pd.DataFrame] = []
+    known: dict[str, str] = {}
     for budget in BUDGETS:
         folders = [runs.predictions_of(run_dir, budget) for run_dir in run_dirs.values()]
         labels = [label_of(arm, fold, seed) for arm in arms]
