@@ -60,7 +60,7 @@ def test_tensors_that_stay_share_a_row(dry_run):
     swapped = Decision(tensor="swapped", bytes=MIB, action="swap", copies=1)
     _, out, _ = dry_run(300, decisions=(*kept, swapped))
     assert "| `swapped` | 1.00 MiB | swap | 1 |" in out
-    assert "| (300 others) | 300 MiB together | keep | |" in out
+    assert "| (300 others) | 300 MiB together | keep |  |" in out
     assert "kept_" not in out
     assert "kept_7" in replace(PREDICTED, decisions=(*kept, swapped)).to_markdown()
 

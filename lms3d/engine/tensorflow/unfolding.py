@@ -5,7 +5,7 @@ parts of the step when it runs; here that is done before the step is planned. Lo
 
     x --> While(push: y = f(x)) --> list --> While(pop: g(y))           x --> f --> y --> f --> y' --> g(y') --> g(y)
 
-UNFOLD-1  A call of a function becomes the ops of that function. Those that have effects wait for what the call waited for, and who
+UNFOLD-1  A call of a function becomes the ops of that function. Ops with effects wait for what the call waited for, and who
           waited for the call waits for them. Calls that TensorFlow keeps, and programs, stay.
 UNFOLD-2  The ops of each round are copied, in the order of the trace, so no bit changes. Numbers that follow from constants, such
           as counters and sizes, become constants.
@@ -86,7 +86,7 @@ def without_loops(function: Function) -> Function:
 
 
 class _Body:
-    """What has been copied of one function: the values of its tensors, and for each op those that stand for it."""
+    """What has been copied of one function: the values of its tensors, and for each op the copies that stand for it."""
 
     def __init__(self, scope: str, device: str, waits: Sequence[tf.Operation], rounds: bool) -> None:
         self.scope, self.device, self.waits, self.rounds = scope, device, list(waits), rounds
@@ -99,7 +99,7 @@ class _Body:
         return list(dict.fromkeys(end for one in op.control_inputs for end in self.ends.get(one.name, ())))
 
     def waits_of(self, op: tf.Operation) -> list[tf.Operation]:
-        """The same, and what stands for those that its function waits for, if that matters."""
+        """The same, and what stands for the ops that its function waits for, if that matters."""
         return list(dict.fromkeys([*self.before(op), *(self.waits if runs_once(op) or op.type in LOOPS else ())]))
 
 
