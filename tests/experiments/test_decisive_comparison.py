@@ -19,6 +19,7 @@ from lms3d.experiments import decisive_comparison as decisive
 from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness.commands import CommandFailed
 from lms3d.scoring import scores
+from lms3d.tasks.volumes.report import ScoreReport
 from lms3d.training import checkpoint
 from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case
@@ -81,6 +82,7 @@ def called(monkeypatch):
     made = Called()
     monkeypatch.setattr(runs.commands, "run", made.run)
     monkeypatch.setattr(rounds, "_scored", scored)
+    monkeypatch.setattr(ScoreReport, "figures", lambda *_: [])  # they take most of the time
     return made
 
 
