@@ -75,7 +75,7 @@ def _panel(axis: plt.Axes, scores: pd.DataFrame, rows: Sequence[dict], units: co
 
 
 def _verdict(row: Mapping[str, str]) -> str:
-    """The verdict, with the names in the panel's title instead of "first" and "second", in two lines if it is long."""
+    """The verdict, with the names in the panel's title instead of "first" and "second", in three lines if it is long."""
     place, _, rest = row["verdict"].partition(" ")
     verdict = f"{row[place]} {rest}" if place in ("first", "second") else row["verdict"]
-    return verdict.replace(f" {comparisons.ONE_SEED}", f"\n{comparisons.ONE_SEED}")
+    return verdict.replace(f" {comparisons.ONE_SEED}", "\n" + comparisons.ONE_SEED.replace(" (", "\n("))

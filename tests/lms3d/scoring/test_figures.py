@@ -116,7 +116,7 @@ def test_a_verdict_names_the_better_one():
     assert paired._verdict(row) == "192 is better"
     assert paired._verdict(row | {"verdict": "no difference shown"}) == "no difference shown"
     long = row | {"verdict": "second is better on these cases (one seed)"}
-    assert paired._verdict(long) == "192 is better\non these cases (one seed)"
+    assert paired._verdict(long) == "192 is better\non these cases\n(one seed)"
 
 
 @pytest.mark.parametrize("ending", ["pdf", "png"])
