@@ -165,7 +165,8 @@ class _Unfolding:
         *,
         rounds: bool = False,
     ) -> tuple[list[Value], list[tf.Operation]]:
-        """UNFOLD-1: the values that a function returns, and the ops with its effects; else those that make what it returns."""
+        """UNFOLD-1: the values that a function returns, and its effects; if it has none, all that the call waited for, and what
+        makes the values. Once its gradient has been taken, a function's graph has more outputs than this call: they come last."""
         scope = f"{around.scope}{scope or op.name}/"
         body = _Body(scope, op.device or around.device, around.waits_of(op), around.rounds or rounds)
         passed = given[len(given) - len(graph.inputs) :]
@@ -173,9 +174,8 @@ class _Unfolding:
             body.values[inner.name], body.ends[inner.op.name] = value, []
         alive = {one.name for one in running(graph)}
         self._ops(graph, [one for one in traced_order(graph) if one.name in alive], body)
-        outputs = [body.values[t.name] for t in graph.outputs]
-        makers = [value.op for value in outputs if isinstance(value, tf.Tensor)]
-        return outputs, list(dict.fromkeys(body.effects or makers))
+        outputs = [body.values[t.name] for t in graph.outputs[: len(op.outputs)]]
+        return outputs, list(dict.fromkeys(body.effects or [*_makers(outputs), *_makers(given), *body.waits]))
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class _Unfolding:
             values, made = self._pasted(graph, op, values, around, f"{op.name}/{one}", rounds=True)
             ends += made
         self.unfolded += 1
-        return values, ends
+        return values, ends or [*_makers(given), *around.waits_of(op)]
 
     def _rounds(self, op: tf.Operation, given: Sequence[Value]) -> int | None:
         """How often a loop runs; None if it stays (UNFOLD-4)."""
@@ -429,6 +429,10 @@ _NUMBERS: Mapping[str, Callable[..., Any]] = {
 }
 """Type of op -> what it makes of numbers (UNFOLD-2)."""
 _FEW = 8
+
+
+def _makers(values: Sequence[Value]) -> list[tf.Operation]:
+    return [value.op for value in values if isinstance(value, tf.Tensor)]
 
 
 def _is_number(tensor: tf.Tensor) -> bool:

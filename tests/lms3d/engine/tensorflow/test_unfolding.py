@@ -180,6 +180,45 @@ def test_reads_and_updates_of_variables_stay_in_order():
     assert weight.numpy() == 4.0
 
 
+def never(x: tf.Tensor) -> tf.Tensor:
+    """A loop of no rounds."""
+    return tf.while_loop(lambda i, y: i < 0, lambda i, y: (i + 1, tf.tanh(y)), (0, x))[1]
+
+
+@pytest.mark.parametrize("between", [twice, never])
+def test_what_waits_for_a_call_or_a_loop_waits_for_all_before_it(between):
+    """Neither has effects, and `last` reads nothing of it."""
+    variable = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        written = variable.assign(1.0, read_value=False)
+        with tf.control_dependencies([written]):
+            y = between(x)
+        maker = y.op.inputs[0].op if y.op.type == "Identity" else y.op
+        with tf.control_dependencies([maker]):
+            return tf.identity(x, name="last") + y
+
+    _, made = unfolded(step)
+    assert not types(made) & {"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}
+    before, seen = [made.graph.get_operation_by_name("last")], set[str]()
+    while before:
+        op = before.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            before += [*op.control_inputs, *(t.op for t in op.inputs)]
+    assert {op.name for op in made.graph.get_operations() if op.type == "AssignVariableOp"} & seen
+
+
+def test_a_function_whose_gradient_was_taken_is_called_without_it():
+    """TensorFlow adds what the gradient needs to the outputs of the same graph; a validation step calls it without."""
+    called = tf.function(lambda x: tf.sin(x) * tf.tanh(x), autograph=False)
+    functions.trace(lambda x: gradient_of(called)(x), SPEC)
+    function, made = unfolded(lambda x: called(x) + 1.0)
+    assert "PartitionedCall" in types(function)
+    assert "PartitionedCall" not in types(made)
+    equal_results(function, made)
+
+
 @pytest.mark.parametrize("layer", [keras.layers.GRU(64), keras.layers.LSTM(64)], ids=["GRU", "LSTM"])
 def test_recurrent_layers_train_to_the_same_bits(layer):
     given = keras.Input((3, 32))
