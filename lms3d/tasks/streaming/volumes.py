@@ -15,7 +15,7 @@ import numpy as np
 from lms3d.data.volumes.geometry import Box, Shape
 from lms3d.data.volumes.resample import resize
 
-_SLAB_BYTES = 16 << 20
+_SLAB_BYTES = 4 << 20
 
 
 class Volume(Protocol):
