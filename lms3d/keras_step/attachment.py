@@ -104,7 +104,9 @@ def trace_step(model: Any, step: str, spec: Any) -> tf.types.experimental.Concre
     if step == "train" and optimizer is not None and built and not optimizer.built:
         optimizer.build(model.trainable_variables)  # saves the second trace
     function = model._autoconvert_optionals(getattr(model, f"{step}_step"))
-    return functions.trace(lambda data: function(data), spec)
+    traced = functions.trace(lambda data: function(data), spec)
+    functions.forget_gradients(traced.graph)  # or each model that was ever trained would stay on the device
+    return traced
 
 
 def compilation(model: Any) -> object:

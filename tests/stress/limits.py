@@ -1,5 +1,5 @@
 """The zoo (`peaks.zoo`) under one limit after the other: shares of the memory that each network took without a plan, and of the
-room that a pool needs for small tensors, which counts with networks as small as these; what earlier trainings left is added.
+room that a pool needs for small tensors, which counts with networks as small as these.
 
 A group is a network, a case a share. Under each limit the network trains three steps from the same weights. Either no plan fits,
 which is told with the smallest limit that would do, or the steps must keep the limit and end with the loss of the unplanned ones,
@@ -8,12 +8,10 @@ bit by bit. A peak that is off by more than `peaks.NEAR` is told. One child trie
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from functools import cache
 
-from lms3d.device import memory
 from lms3d.device.pool_layout import FIRST_REGIONS_BYTES
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_size
@@ -55,23 +53,13 @@ def _unplanned(network: str) -> Trained:
     return peaks.train(peaks.zoo()[network])
 
 
-def _left_over() -> int:
-    """Bytes of earlier trainings of this process. TensorFlow keeps 1 to 2 MiB of each, with LMS and without, and they count beside
-    the next one's step."""
-    import keras
-
-    keras.utils.clear_session()
-    gc.collect()
-    return memory.bytes_in_use("current") or 0
-
-
 def _cases(options: Options, group: str) -> Sequence[str]:
     return SHARES
 
 
 def _run(options: Options, group: str, case: str) -> Result:
     whole = _unplanned(group)
-    limit, begun = int((whole.measured + FIRST_REGIONS_BYTES) * float(case)) + _left_over(), time.monotonic()
+    limit, begun = int((whole.measured + FIRST_REGIONS_BYTES) * float(case)), time.monotonic()
     figures: dict[str, float] = {"unplanned_bytes": whole.measured, "limit_bytes": limit}
     try:
         under = peaks.train(peaks.zoo()[group], limit)

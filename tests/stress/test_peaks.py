@@ -42,7 +42,7 @@ def test_message_passing_keeps_a_limit_of_half_its_memory(in_fresh_process):
     [
         (WHOLE._replace(predicted=90, measured=80), "", {"planned": 1, "lower": 1}),
         (WHOLE._replace(loss=0.6), "loss", {"planned": 1, "as predicted": 1}),
-        (WHOLE._replace(measured=FIRST_REGIONS_BYTES + 8), "limit", {"planned": 1, "higher than predicted": 1}),
+        (WHOLE._replace(measured=FIRST_REGIONS_BYTES), "limit", {"planned": 1, "higher than predicted": 1}),
         (DoesNotFit("", 70), "", {"no plan": 1}),
     ],
 )
@@ -56,10 +56,9 @@ def test_under_each_limit_a_network_keeps_it_or_is_refused(monkeypatch, under, w
         return under
 
     monkeypatch.setattr(limits, "_unplanned", lambda network: WHOLE)
-    monkeypatch.setattr(limits, "_left_over", lambda: 7)
     monkeypatch.setattr(peaks, "train", train)
     result = limits.LIMITS.run(argparse.Namespace(), "MAML", "0.5")
-    assert asked == [(100 + FIRST_REGIONS_BYTES) // 2 + 7] == [result.figures["limit_bytes"]]
+    assert asked == [(100 + FIRST_REGIONS_BYTES) // 2] == [result.figures["limit_bytes"]]
     assert result.counts == counted
     assert wrong in result.wrong
     assert bool(wrong) == bool(result.wrong)

@@ -122,21 +122,29 @@ def execution() -> Iterator[None]:
         context.function_call_options = before
 
 
-def forget(graph: tf.Graph) -> None:
-    """Lets go of a traced graph that will neither run nor be differentiated again.
+def forget_gradients(graph: tf.Graph) -> None:
+    """After this, nobody can differentiate a traced graph, and TensorFlow holds neither the graph nor its variables any longer.
 
     TensorFlow registers the gradient of each call of a `tf.custom_gradient`, such as Keras's optimisers make, under a name of its
-    own and for ever; with it the graph would stay in memory. It keeps the Python functions that a graph calls with the outermost
-    graph.
+    own and for ever, and with it the graph. Functions that the graph calls are left alone.
     """
-    outermost = graph
-    while (around := getattr(outermost, "outer_graph", None)) is not None:
-        outermost = around
     for op in graph.get_operations():
         if op.type == "IdentityN":
             with contextlib.suppress(ValueError):  # it has no such attribute
                 ops.gradient_registry._registry.pop(op.get_attr("_gradient_op_type").decode(), None)
-        elif op.type in _PYTHON_CALLS:
+
+
+def forget(graph: tf.Graph) -> None:
+    """Lets go of a traced graph that will neither run nor be differentiated again.
+
+    TensorFlow also keeps the Python functions that a graph calls, with the outermost graph.
+    """
+    forget_gradients(graph)
+    outermost = graph
+    while (around := getattr(outermost, "outer_graph", None)) is not None:
+        outermost = around
+    for op in graph.get_operations():
+        if op.type in _PYTHON_CALLS:
             with contextlib.suppress(ValueError, AttributeError):
                 called = script_ops._py_funcs.get(op.get_attr("token").decode())
                 outermost._py_funcs_used_in_graph.remove(called)

@@ -68,6 +68,22 @@ def test_of_many_batch_shapes_the_latest_are_kept(monkeypatch, tmp_path):
     assert len(lms._runner._backups) == 1
 
 
+def graphs() -> int:
+    """Traced graphs that are in memory, and with them their variables."""
+    gc.collect()
+    return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
+
+
+def test_a_model_that_was_trained_does_not_stay(tmp_path):
+    def train() -> None:
+        model().fit(batches([5, 6]), callbacks=[LMS(swap_dir=tmp_path, **SWAPPING)], verbose=0)
+
+    train()
+    before = graphs()
+    train()
+    assert graphs() == before
+
+
 def test_figures_of_a_plan_take_no_more_memory_with_every_step():
     statistics = StepStatistics()
     plan = statistics.next_plan()
