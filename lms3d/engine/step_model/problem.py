@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from lms3d.engine.ir import (
 )
 from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
 from lms3d.engine.step_model import ledger
-from lms3d.engine.tuning import SMALL_SHIFT, SMALLEST_SHARE
+from lms3d.engine.tuning import MOST_KEPT_SHARE, SMALL_SHIFT, SMALLEST_SHARE
 
 _ITSELF = sys.maxsize  # sorts behind all buffers that are recomputed for an anchor
 
@@ -161,8 +161,7 @@ class _Reduction:
         self.root_of, self.lasts = roots(graph), lasting(graph)
         self.movable = {root: store for root, store in storages(graph).items() if not store.resident}
         self.large = {root: store for root, store in self.movable.items() if store.bytes > CRUMB_BYTES}
-        share = SMALLEST_SHARE / _slabs(graph)
-        self.worth_moving = max(CRUMB_BYTES, int(sum(s.bytes for s in self.movable.values()) * share))
+        self.worth_moving = _worth_moving([store.bytes for store in self.movable.values()], _slabs(graph))
         self.anchors = [op for op in graph.ops if self._is_anchor(op)]
         if not self.anchors:  # only ops that may not be touched make large buffers
             self.large = {}
@@ -238,6 +237,14 @@ class _Reduction:
                 readers = self.graph.consumers.get(op.outputs[0].name, ())
                 gradients = [self.position.get(r, 0) for r in readers if paired(op, self.graph.by_name[r])]
                 yield Small(op.hidden_bytes, start, max([start, *gradients]), hidden=True)
+
+
+def _worth_moving(sizes: Sequence[int], slabs: int) -> int:
+    """The bytes of the smallest buffers that a plan may move, of buffers of these sizes."""
+    in_order = np.sort(np.asarray(sizes, np.int64))
+    together, whole = np.cumsum(in_order), int(in_order.sum())
+    may_stay = in_order[together > whole * MOST_KEPT_SHARE].min(initial=whole)
+    return max(CRUMB_BYTES, min(int(whole * SMALLEST_SHARE / slabs), int(may_stay)))
 
 
 def _slabs(graph: StepGraph) -> int:

@@ -9,7 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from lms3d.device.pool_layout import CRUMB_BYTES
 from lms3d.engine.tensorflow import functions
+from lms3d.engine.tensorflow.bodies import size
 from lms3d.engine.tensorflow.static_numbers import is_number
 
 
@@ -44,10 +46,13 @@ Value: TypeAlias = tf.Tensor | np.ndarray | Row | Items
 
 
 class Values:
-    """Makes tensors of values, in a new graph, each once, and numbers, if they are known."""
+    """Makes tensors of values, in a new graph, each once, and numbers, if they are known.
+
+    hides: whether a list was made that holds more than crumbs. In the new graph, nobody can tell how long these last.
+    """
 
     def __init__(self, copy: functions.Copy) -> None:
-        self.copy = copy
+        self.copy, self.hides = copy, False
         self._constants: dict[tuple[str, bytes, tuple[int, ...]], tf.Tensor] = {}
         self._rows: dict[tuple[str, int], tf.Tensor] = {}
         self._numbers: dict[str, np.ndarray] = {}
@@ -105,6 +110,7 @@ class Values:
         )
         for i, item in enumerate(items.held):
             if item is not None:
+                self.hides |= (size(self.tensor(item)) or 0) > CRUMB_BYTES
                 made = tf.raw_ops.TensorListSetItem(input_handle=made, index=i, item=self.tensor(item))
         return made
 

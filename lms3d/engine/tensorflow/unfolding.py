@@ -10,7 +10,7 @@ UNFOLD-1  A call of a function becomes the ops of that function. Ops with effect
 UNFOLD-2  The ops of each round are copied, in the order of the trace, so no bit changes. Numbers that follow from constants, such
           as counters and sizes, become constants.
 UNFOLD-3  A list of tensors is known item by item: who reads an item reads the tensor that was put in. An op without a rule gets a
-          real list of the same items.
+          real list of the same items. If they are more than crumbs, all loops stay: nobody could tell when these items go.
 UNFOLD-4  A loop stays if its rounds are not known before it runs, or change shapes; if they have effects or draw numbers of their
           own (to read a variable is no effect); if it holds crumbs alone, which no plan moves; or if its copies would be too many.
 """
@@ -52,7 +52,7 @@ def without_loops(function: Function) -> Function:
         return function
     unfolding = _Unfolding(function, loops=True)
     made = unfolding.made()
-    return made if unfolding.unfolded else function
+    return made if unfolding.unfolded and not unfolding.hides else function
 
 
 class _Body:
@@ -90,6 +90,10 @@ class _Unfolding:
         outputs = [self._values.tensor(body.values[t.name]) for t in graph.outputs]
         effects = [end for op in graph.control_outputs for end in body.ends[op.name]]
         return self.copy.finished(outputs, effects)
+
+    @property
+    def hides(self) -> bool:
+        return self._values.hides
 
     # -- ops -----------------------------------------------------------------------------------------------------------
 
