@@ -7,8 +7,8 @@ import argparse
 import pytest
 
 from lms3d.device.pool_layout import FIRST_REGIONS_BYTES
-from lms3d.errors import DoesNotFit
 from tests.stress import limits, peaks
+from tests.stress.harness import Child
 from tests.stress.peaks import Trained
 
 WHOLE = Trained(predicted=100, measured=100, loss=0.5)
@@ -43,25 +43,39 @@ def test_message_passing_keeps_a_limit_of_half_its_memory(in_fresh_process):
         (WHOLE._replace(predicted=90, measured=80), "", {"planned": 1, "lower": 1}),
         (WHOLE._replace(loss=0.6), "loss", {"planned": 1, "as predicted": 1}),
         (WHOLE._replace(measured=FIRST_REGIONS_BYTES), "limit", {"planned": 1, "higher than predicted": 1}),
-        (DoesNotFit("", 70), "", {"no plan": 1}),
+        (70, "", {"no plan": 1}),
     ],
 )
 def test_under_each_limit_a_network_keeps_it_or_is_refused(monkeypatch, under, wrong, counted):
     asked = []
 
-    def train(make, limit):
-        asked.append(limit)
-        if isinstance(under, DoesNotFit):
-            raise under
-        return under
+    class Here:
+        """In the place of a process of its own."""
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def call(self, function, network, limit):
+            assert (function, network) == (limits._limited, "MAML")
+            asked.append(limit)
+            return under
 
     monkeypatch.setattr(limits, "_unplanned", lambda network: WHOLE)
-    monkeypatch.setattr(peaks, "train", train)
+    monkeypatch.setattr(limits, "Child", Here)
     result = limits.LIMITS.run(argparse.Namespace(), "MAML", "0.5")
     assert asked == [(100 + FIRST_REGIONS_BYTES) // 2] == [result.figures["limit_bytes"]]
     assert result.counts == counted
     assert wrong in result.wrong
     assert bool(wrong) == bool(result.wrong)
+
+
+def test_a_network_trains_in_a_pool_of_the_limit():
+    with Child() as child:
+        found = child.call(limits._limited, "MAML", 40 << 20)
+    assert 0 < found.measured <= 40 << 20
 
 
 def test_the_scan_names_networks_of_the_zoo():
