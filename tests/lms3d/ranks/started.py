@@ -54,7 +54,7 @@ class Started:
         self.process.wait()
 
     def watch(self, pid: int) -> None:
-        """Counts a process among those that the job has started."""
+        """Counts a process as one of the job's."""
         with suppress(psutil.NoSuchProcess):  # it has ended already
             self._seen.add(psutil.Process(pid))
 
