@@ -24,6 +24,7 @@ from lms3d.training import checkpoint
 from tests.caches import private_cache
 from tests.data.small_data import LATE, random_case, write_case
 from tests.lms3d.ranks.started import LAUNCHER
+from tests.one_pixel import RENDERED
 
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
 """Of a step, by the arm."""
@@ -351,7 +352,7 @@ def test_two_real_ranks_train_an_arm(brains, tmp_path, monkeypatch, capfd):
 
 def test_with_real_commands(brains, tmp_path, commands, monkeypatch):
     """Two arms of two epochs: scored on the test set, in both budgets, beside their ceilings."""
-    environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path / "cache"))}
+    environment = {**os.environ, **RENDERED, "LMS3D_CACHE": str(private_cache(tmp_path / "cache"))}
 
     def run(command):
         _, m, *words = command

@@ -13,6 +13,7 @@ import pytest
 
 from lms3d.data import split
 from tests.integration.test_train import brains, environment, train  # noqa: F401
+from tests.one_pixel import RENDERED
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def boxed(train, brains, tmp_path_factory):  # noqa: F811
             "--data", brains, "--box", "32x48x32", "--patch", 16, "--targets", "regions", "--distort", "all",
             "--schedule", "cosine", "--ema", 0.9, "--accumulate", 2, "--folds", 2, "--fold", fold, "--epochs", 2,
             "--validation-batch-size", 2, "--deep-supervision", "--symmetries", "flips", "--loss", "dice_cross_entropy",
-            "--output", runs[-1],
+            "--output", runs[-1], more=RENDERED,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
     return runs

@@ -12,6 +12,7 @@ import pytest
 
 from lms3d.data.phantoms import chests as radiograph
 from tests.caches import private_cache
+from tests.one_pixel import RENDERED
 
 EPOCHS = 2
 
@@ -21,8 +22,10 @@ def run(tmp_path_factory, commands):
     """Runs a module of lms3d that has to succeed; returns what it said."""
     environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path_factory.mktemp("cache")))}
 
-    def done(module, *arguments) -> str:
-        result = commands.run(["-m", "tests.small", f"lms3d.{module}", *arguments], env=environment)
+    def done(module, *arguments, more=()) -> str:
+        """more: variables."""
+        words = ["-m", "tests.small", f"lms3d.{module}", *arguments]
+        result = commands.run(words, env={**environment, **dict(more)})
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -40,7 +43,7 @@ def options(tmp_path_factory):
 def straight(run, options, tmp_path_factory):
     """A run without LMS that nothing disturbed: its folder and what it said."""
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
-    return run_dir, run("train", *options, "--epochs", EPOCHS, "--no-lms", "--output", run_dir)
+    return run_dir, run("train", *options, "--epochs", EPOCHS, "--no-lms", "--output", run_dir, more=RENDERED)
 
 
 def rows(path: Path) -> list[dict[str, str]]:

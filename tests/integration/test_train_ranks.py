@@ -32,10 +32,6 @@ SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-g
 pytestmark = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
 
 
-def command(*arguments, program=TRAIN, python=(sys.executable,)) -> list[str]:
-    return [*HOROVODRUN, "-np", "2", "--gloo", *python, "-m", *program, *map(str, arguments)]
-
-
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
     cache = str(private_cache(tmp_path_factory.mktemp("cache")))
@@ -43,13 +39,14 @@ def environment(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def start(environment):
-    """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end."""
+def start(environment, commands):
+    """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end. Its ranks are forks
+    of what is imported already."""
     jobs: list[subprocess.Popen] = []
 
-    def begin(*arguments, **how) -> subprocess.Popen:
+    def begin(*arguments, program=TRAIN) -> subprocess.Popen:
         job = subprocess.Popen(
-            command(*arguments, **how),
+            [*HOROVODRUN, "-np", "2", "--gloo", *commands.python(), "-m", *program, *map(str, arguments)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -70,11 +67,11 @@ def start(environment):
 
 
 @pytest.fixture(scope="module")
-def train(start, commands):
-    """Runs a job to its end: exit code and output. Its ranks are forks of what is imported already."""
+def train(start):
+    """Runs a job to its end: exit code and output."""
 
     def run(*arguments, **program) -> tuple[int, str]:
-        job = start(*arguments, python=commands.python(), **program)
+        job = start(*arguments, **program)
         output, _ = job.communicate(timeout=300)
         return job.returncode, output
 
@@ -139,7 +136,9 @@ def test_rank_0_writes_and_talks(straight):
 
 
 @pytest.mark.parametrize("straight", ["brats"], indirect=True)
-def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(straight, start, train, options, tmp_path):
+def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(
+    straight, start, train, options, commands, tmp_path
+):
     """Two jobs with swapping; the straight run had none, and was never interrupted. Networks that normalise
     batches are resumed in lms3d/ranks/test_ranks_training."""
     task, undisturbed, _ = straight
@@ -151,7 +150,7 @@ def test_lms_interrupted_on_one_rank_and_resumed_gives_the_same_bits(straight, s
         time.sleep(0.01)
     ranks = [
         process for process in psutil.Process(job.pid).children(recursive=True)
-        if process.cmdline()[1:4] == ["-m", *TRAIN]
+        if process.cmdline()[: len(commands.python())] == commands.python()
     ]  # fmt: skip
     assert len(ranks) == 2
     next(rank for rank in ranks if rank.environ()["HOROVOD_RANK"] == "1").send_signal(2)

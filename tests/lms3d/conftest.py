@@ -7,7 +7,9 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from tests import one_pixel
 from tests.caches import private_cache
 
 SHAPE = (26, 30, 22)
@@ -46,3 +48,15 @@ def own_cache(tmp_path, monkeypatch) -> Path:
     """Caches of this test lie in its own folder."""
     monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def rendered() -> None:
+    """In this test figures are rendered, though not in the others of its module."""
+
+
+@pytest.fixture
+def unrendered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, but their files show one pixel (see `tests.one_pixel`)."""
+    if "rendered" not in request.fixturenames:
+        monkeypatch.setattr(Figure, "savefig", one_pixel.save)

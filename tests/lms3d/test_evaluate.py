@@ -30,6 +30,8 @@ from lms3d.tasks.volumes import codings, label_maps, report
 from lms3d.tasks.volumes.label_maps import Predictions, read_labels, write_labels
 from tests.data.small_data import LATE, random_case, write_case
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 
 def write_predictions(root, directory, resolution, change=lambda labels: labels, ids=None) -> None:
     """What predict would write if its network returned `change(truth)` at `resolution`."""
@@ -58,7 +60,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_perfect_prediction_scores_one_everywhere(tiny_brats, tmp_path, capsys):
+def test_a_perfect_prediction_scores_one_everywhere(rendered, tiny_brats, tmp_path, capsys):
     write_predictions(tiny_brats, tmp_path / "perfect", 48)
     assert evaluate.main([str(tmp_path / "perfect")]) == 0
     scores = rows(tmp_path / "perfect/evaluation/scores.csv")

@@ -16,6 +16,8 @@ from lms3d.tasks.volumes.inputs import load_all
 from tests.data.small_data import LATE, random_case, save, write_case
 from tests.lms3d.test_evaluate import write_predictions
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 CASE = "BraTS-GLI-00001-100"
 
 

@@ -13,6 +13,8 @@ from lms3d.training.run_lock import RunLock
 from tests.data.small_data import random_case, save, write_case
 from tests.lms3d.test_evaluate import write_predictions
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 
 def test_nothing_of_an_earlier_call_stays_beside_the_new_report(tiny_brats, tmp_path):
     for name in ("a", "b"):

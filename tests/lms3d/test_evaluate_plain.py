@@ -22,6 +22,8 @@ from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.plain_folders import PlainFolder
 from tests.lms3d.scoring.golden import pairs
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 TO_NNUNET = np.array([0, 2, 1, 0, 3], np.uint8)  # oedema first
 
 

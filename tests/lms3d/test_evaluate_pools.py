@@ -15,6 +15,8 @@ from tests.data.small_data import save
 from tests.lms3d.tasks.test_segmentation_scores import AFFINE, NAMED, organs
 from tests.lms3d.test_evaluate import write_predictions
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 CASES = [f"BraTS20_Training_{number:03}" for number in range(1, 5)]
 FOLDS = {"fold0": CASES[1:3], "fold1": [CASES[0], CASES[3]]}
 

@@ -12,6 +12,8 @@ from lms3d import evaluate
 from lms3d.training.run_lock import RunLock
 from tests.lms3d.test_evaluate import write_predictions
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 CASES = [f"BraTS20_Training_{number:03d}" for number in range(1, 5)]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from lms3d import models
 from lms3d.models import chexnet
+from tests.thorough import also
 
 SHAPE = (32, 32, 3)
 APPLICATIONS = {"densenet121": keras.applications.DenseNet121, "resnet50": keras.applications.ResNet50}
@@ -29,6 +30,16 @@ def resnet() -> keras.Model:
     return models.build("resnet50", input_shape=SHAPE)
 
 
+def classifier(name: str, *, weights=None, shape=SHAPE) -> keras.Model:
+    """A network of one convolution, wider in the ResNet's place, with the head of the real ones."""
+
+    def body(*, include_top, weights, input_tensor, pooling):
+        x = keras.layers.Conv2D(16 if name == "resnet50" else 8, 3, strides=2, name="conv1_conv")(input_tensor)
+        return keras.Model(input_tensor, keras.layers.BatchNormalization(name="conv1_bn")(x))
+
+    return chexnet._with_head(body, name, shape, 14, weights)
+
+
 def test_parameters_are_those_of_the_papers_with_14_outputs(densenet, resnet):
     """1000 outputs: 8,062,504 and 25,636,712; the head has (features + 1) x outputs of them."""
     assert densenet.count_params() == 8_062_504 - 1025 * 1000 + 1025 * 14
@@ -47,7 +58,7 @@ def test_output_is_a_probability_per_pathology(densenet, resnet):
 def test_the_head_is_float32_in_mixed_precision():
     keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        model = models.build("densenet121", input_shape=SHAPE, outputs=3)
+        model = classifier("densenet121")
     finally:
         keras.mixed_precision.set_global_policy("float32")
     assert model.get_layer("conv1_conv").compute_dtype == "bfloat16"
@@ -75,9 +86,13 @@ def same_weights(a: keras.Model, b: keras.Model, *, without: tuple[str, ...] = (
 
 
 def test_weights_of_an_earlier_run(densenet, tmp_path):
-    for path in (tmp_path / "best.keras", tmp_path / "best.weights.h5"):
-        (densenet.save if path.suffix == ".keras" else densenet.save_weights)(path)
-        assert same_weights(models.build("densenet121", input_shape=(64, 64, 3), weights=path), densenet)
+    densenet.save(tmp_path / "best.keras")
+    made = models.build("densenet121", input_shape=(64, 64, 3), weights=tmp_path / "best.keras")
+    assert same_weights(made, densenet)
+    small = classifier("densenet121")
+    small.save_weights(tmp_path / "best.weights.h5")
+    made = classifier("densenet121", weights=tmp_path / "best.weights.h5", shape=(64, 64, 3))
+    assert same_weights(made, small)
 
 
 def write_legacy(model: keras.Model, path) -> None:
@@ -94,7 +109,7 @@ def write_legacy(model: keras.Model, path) -> None:
                 group[name.decode()] = value
 
 
-@pytest.mark.parametrize("with_top", [True, False])
+@pytest.mark.parametrize("with_top", [True, *also(False)])
 def test_imagenet_weights_fill_all_but_the_head(with_top, tmp_path):
     keras.utils.set_random_seed(3)
     top = {} if with_top else {"input_shape": SHAPE}
@@ -109,10 +124,13 @@ def test_imagenet_weights_fill_all_but_the_head(with_top, tmp_path):
 
 
 def test_imagenet_weights_of_resnet_take_the_same_images(tmp_path):
-    """The file expects BGR less a mean in 0..255; the network here 0..1 less a mean over a deviation, for both networks."""
+    """Without top a file gives all but the head. It expects BGR less a mean in 0..255; the network here 0..1 less a mean over a
+    deviation, for both networks."""
     published = keras.applications.ResNet50(weights=None, include_top=False, input_shape=SHAPE)
     write_legacy(published, tmp_path / "imagenet.h5")
     made = models.build("resnet50", input_shape=SHAPE, weights=tmp_path / "imagenet.h5")
+    pairs = zip(made.get_weights(), published.get_weights(), strict=False)  # the head's come last
+    assert [number for number, pair in enumerate(pairs) if not np.array_equal(*pair)] == [0, 1]  # the first convolution
     pixels = np.random.default_rng(0).uniform(0, 255, (1, *SHAPE)).astype(np.float32)
     ours = (pixels / 255 - chexnet.IMAGENET_MEAN) / chexnet.IMAGENET_STD
     theirs = keras.applications.resnet50.preprocess_input(pixels.copy())
@@ -121,7 +139,9 @@ def test_imagenet_weights_of_resnet_take_the_same_images(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
-def test_files_that_cannot_be_used_are_told(densenet, resnet, tmp_path):
+def test_files_that_cannot_be_used_are_told(tmp_path):
+    densenet, resnet = classifier("densenet121"), classifier("resnet50")
+
     def error_of(path) -> chexnet.WeightsError:
         with pytest.raises(chexnet.WeightsError) as caught:
             chexnet.load_weights(densenet, path)

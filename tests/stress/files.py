@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -97,9 +98,12 @@ class NoDisk(RuntimeError):
 
 
 class Bench:
-    """A folder for everything, and the children that run commands. A context manager."""
+    """A folder for everything, and the children that run commands. A context manager.
 
-    def __init__(self, folder: Path) -> None:
+    given: variables of all commands."""
+
+    def __init__(self, folder: Path, given: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._given = given
         self.folder, self.scratch = folder / "watched", folder / "scratch"
         self._data, self._kept = folder / "data", folder / "undisturbed"
         for path in (self.folder, self._data, self._kept):
@@ -240,7 +244,7 @@ class Bench:
         one = command.Command(
             module=scenario.module,
             arguments=scenario.words(self.folder, self._data, again=again),
-            environment=environment | {"LMS3D_CACHE": str(self.folder / "cache")},
+            environment={**environment, **self._given, "LMS3D_CACHE": str(self.folder / "cache")},
             output=self.scratch / "out",
             **more,
         )

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 
 import pytest
 
+from lms3d.engine.native import library
 from tests.stress.files import Bench, NoDisk
 
 OPTIONS = argparse.Namespace(signals=3, seed=0)
@@ -15,7 +16,8 @@ OPTIONS = argparse.Namespace(signals=3, seed=0)
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    with Bench(tmp_path_factory.mktemp("bench")) as bench:
+    """The swap engine is the user's: commands would compile it in the watched folder, which takes longer than all else."""
+    with Bench(tmp_path_factory.mktemp("bench"), {library.GIVEN: str(library.compiled())}) as bench:
         yield bench
 
 

@@ -102,19 +102,18 @@ def given() -> Path | None:
     return Path(name).resolve()
 
 
-def compiled(*mutations: str) -> Path:
-    """The path of the library, compiled if it is not there yet. mutations: names that the build defines, for tests; see
-    `src/mutations.h`."""
+def compiled() -> Path:
+    """The path of the library, compiled if it is not there yet."""
     compiler = find_compiler()
     folder = cache_directory() / "native"
-    path = folder / f"lms3d-{_key(compiler, mutations)}.so"
+    path = folder / f"lms3d-{_key(compiler)}.so"
     try:
         _make_private(folder)
         if path.exists():
             return path
         with FileLock(f"{path}.lock", timeout=_PATIENCE_SECONDS):  # NATIVE-2
             if not path.exists():
-                _compile(compiler, path, mutations)
+                _compile(compiler, path)
     except Timeout:
         raise InputError(
             f"another process has held {path}.lock for {_PATIENCE_SECONDS:.0f} s; end it, or remove the file, and start again"
@@ -159,7 +158,7 @@ def find_compiler() -> str:
     raise InputError(f"found no C++ compiler to build the swap engine with: {_WHAT_TO_DO}")
 
 
-def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
+def _compile(compiler: str, path: Path) -> None:
     import tensorflow as tf
 
     headers = [
@@ -169,8 +168,8 @@ def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="compiling-") as scratch:
         made = Path(scratch) / path.name
         command = [
-            compiler, *_FLAGS, *[f"-D{name}" for name in mutations], *[f for f in headers if not f.startswith("--std")],
-            *map(str, sorted(SOURCES.glob("*.cc"))), "-o", str(made), *tf.sysconfig.get_link_flags(), "-ldl",
+            compiler, *_FLAGS, *[f for f in headers if not f.startswith("--std")], *map(str, sorted(SOURCES.glob("*.cc"))),
+            "-o", str(made), *tf.sysconfig.get_link_flags(), "-ldl",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -179,13 +178,13 @@ def _compile(compiler: str, path: Path, mutations: tuple[str, ...]) -> None:
         os.replace(made, path)
 
 
-def _key(compiler: str, mutations: tuple[str, ...]) -> str:
+def _key(compiler: str) -> str:
     """The name of the compiled library (NATIVE-1)."""
     import tensorflow as tf
 
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
     known = hashlib.sha256()
-    for part in (version, tf.__version__, tf.version.GIT_VERSION, platform.machine(), *_FLAGS, *mutations):
+    for part in (version, tf.__version__, tf.version.GIT_VERSION, platform.machine(), *_FLAGS):
         known.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         known.update(source.name.encode() + b"\0" + source.read_bytes())

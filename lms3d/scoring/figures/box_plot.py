@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from lms3d.scoring.columns import COLUMNS, HEADLINE
-from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, in_lines, write
+from lms3d.scoring.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, in_lines, write_png_and_pdf
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 ACROSS, MOST = 8, 24  # panels in a row, and in all
@@ -68,10 +68,7 @@ def draw(scores: pd.DataFrame, space: str, path: Path, *, column: str = HEADLINE
         left_out = values["region"].nunique() - len(regions)
         worst = f"; the {MOST} worst regions, {left_out} more in scores.csv" if left_out else ""
         figure.suptitle(title + worst, fontsize=10)
-        paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
-        for target in paths:
-            write(figure, target, dpi=300)
-    return paths
+        return write_png_and_pdf(figure, path, dpi=300)
 
 
 def _drawn(values: pd.DataFrame, larger_is_better: bool) -> list[str]:

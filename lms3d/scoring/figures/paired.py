@@ -14,7 +14,7 @@ import pandas as pd
 
 from lms3d.scoring import comparisons
 from lms3d.scoring.columns import COLUMNS, HEADLINE
-from lms3d.scoring.figures.style import BLUE, GREEN, GREY, in_lines, plain, plt, write
+from lms3d.scoring.figures.style import BLUE, GREEN, GREY, in_lines, plain, plt, write_png_and_pdf
 
 ACROSS, MOST = 3, 24  # panels in a row, and regions in a panel
 _FEW, _COLUMN = 6, 0.5  # regions with names side by side, and the width of a column in inches if there are more
@@ -42,9 +42,7 @@ def draw(
         axis.set_title(f"{second} minus {first}{largest}", fontsize=10)
     for axis in axes.flat[len(pairs) :]:
         axis.set_visible(False)
-    written = [path.with_suffix(".png"), path.with_suffix(".pdf")]
-    for target in written:
-        write(figure, target)
+    written = write_png_and_pdf(figure, path)
     plt.close(figure)
     return written
 

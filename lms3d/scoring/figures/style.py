@@ -70,6 +70,16 @@ def write(figure: Figure, path: Path, *, dpi: int = 150) -> None:
         partial.write_bytes(content.getbuffer())
 
 
+def write_png_and_pdf(figure: Figure, path: Path, *, dpi: int = 150) -> list[Path]:
+    """Writes the figure as `path`, with the endings .png and .pdf, and returns both paths. Everything has one place in both: the
+    layout, which takes as long as the drawing, is made once."""
+    paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
+    for target in paths:
+        write(figure, target, dpi=dpi)
+        figure.set_layout_engine(None)
+    return paths
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Writes the figure, closes it, and returns the path."""
     write(figure, path)

@@ -47,7 +47,7 @@ def main() -> None:
 
         lms = LMS(**{**ranks.SWAP_ALL, "tier": "disk"}, swap_dir=ranks.FOLDER / "swap")
         model = ranks.make_model(world, dropout=0.5)
-        history = ranks.train(world, model, Path(sys.argv[2]), Steps(), lms, epochs=6, resume=True)
+        history = ranks.train(world, model, Path(sys.argv[2]), Steps(), lms, epochs=4, resume=True)
         lms.close()
         ranks.note(world, values=ranks.values(model), rows=ranks.without_seconds(history.rows))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,8 +22,8 @@ HOROVODRUN = [sys.executable, str(HERE / "horovodrun.py")]
 
 class Started:
     """A launcher, `horovodrun` unless another is named, with a script of this folder, or with `-m` and a module. Everything it
-    started is killed at the end of the `with` block. python: what the launcher starts; forks
-    (`Commands.python`) are no children."""
+    started is killed at the end of the `with` block. python: what the launcher starts. Forks (`Commands.python`) are no children:
+    `watch` tells of them."""
 
     def __init__(
         self,
@@ -51,6 +52,11 @@ class Started:
             process.kill()
         self.process.kill()
         self.process.wait()
+
+    def watch(self, pid: int) -> None:
+        """Counts a process as one of the job's."""
+        with suppress(psutil.NoSuchProcess):  # it has ended already
+            self._seen.add(psutil.Process(pid))
 
     @property
     def output(self) -> str:

@@ -1,4 +1,6 @@
-"""An elastic job shrinks when a rank is killed, and grows when there are more hosts. Training continues."""
+"""An elastic job shrinks when a rank is killed, and grows when there are more hosts. Training continues.
+
+Ranks are forks of what is imported already; those of integration/test_train_elastic are not."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import pytest
 
 from lms3d.errors import InputError
 from lms3d.ranks import elastic
+from tests.fork_server import Commands
 from tests.lms3d.ranks.started import LAUNCHER, Started
 
 with_horovod = pytest.mark.skipif(not LAUNCHER.exists(), reason="Horovod is not installed: make horovod")
@@ -22,7 +25,7 @@ GLOO_FAULT = "gloo::EnforceNotMet"  # docs/limits.md: now and then Gloo aborts a
 class Job:
     """Runs elastic_job.py on several "hosts", all on this machine, because Horovod avoids a host on which a rank has failed."""
 
-    def __init__(self, folder: Path, epochs: int, hosts: str) -> None:
+    def __init__(self, folder: Path, epochs: int, hosts: str, commands: Commands) -> None:
         self.folder, self.steps = folder, folder / "steps"
         self.steps.mkdir()
         self.set_hosts(hosts)
@@ -31,7 +34,8 @@ class Job:
         script.chmod(0o755)
         ranks = sum(int(line.split(":")[1]) for line in hosts.split())
         launcher = ["-np", str(ranks), "--min-np", "2", "--max-np", "3", "--host-discovery-script", str(script)]
-        self.running = Started(folder / "log", launcher, "elastic_job.py", folder / "run", str(epochs), self.steps)
+        arguments = folder / "run", str(epochs), self.steps
+        self.running = Started(folder / "log", launcher, "elastic_job.py", *arguments, python=commands.python())
 
     def set_hosts(self, hosts: str) -> None:
         (self.folder / "new").write_text(hosts)
@@ -65,16 +69,18 @@ def check_world(lines: list[list[str]], size: int) -> None:
 
 @with_horovod
 @pytest.mark.parametrize("victim", ["localhost", "127.0.0.1"], ids=["rank 0 may go", "rank 2 goes"])
-def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
-    epochs = 14
+def test_a_killed_rank_shrinks_the_job(tmp_path, victim, commands):
+    epochs = 7
     hosts = "localhost:2\n127.0.0.1:1\n" if victim == "127.0.0.1" else "localhost:1\n127.0.0.1:2\n"
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
-        job = Job(tmp_path / attempt, epochs, hosts)
+        job = Job(tmp_path / attempt, epochs, hosts, commands)
         with job.running as running:
             running.until(lambda job=job: job.count(3) >= 3 * 10)
             (process,) = [process for process, lines in job.lines().items() if lines and lines[0][0] == victim]
             os.kill(process, signal.SIGKILL)
+            for other in job.lines():
+                running.watch(other)
             running.end()
             assert running.left() == []
             if running.process.returncode == 0 or GLOO_FAULT not in running.output:
@@ -99,9 +105,9 @@ def test_a_killed_rank_shrinks_the_job(tmp_path, victim):
 
 
 @with_horovod
-def test_a_new_rank_joins(tmp_path):
-    epochs = 60
-    job = Job(tmp_path, epochs, "localhost:1\n127.0.0.1:1\n")
+def test_a_new_rank_joins(tmp_path, commands):
+    epochs = 16
+    job = Job(tmp_path, epochs, "localhost:1\n127.0.0.1:1\n", commands)
     with job.running as running:
         running.until(lambda: job.count(2) >= 2 * 8)
         job.set_hosts("localhost:2\n127.0.0.1:1\n")

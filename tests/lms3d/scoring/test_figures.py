@@ -6,6 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from lms3d.errors import StorageError
 from lms3d.scoring.figures import curves, mosaic, paired, slices, steps, style
@@ -133,3 +135,20 @@ def test_figures_are_drawn_in_memory(tmp_path):
     figure = SimpleNamespace(savefig=lambda target, **_: target.write(b"drawn"))  # a path has no such method
     style.write(figure, tmp_path / "figure.pdf")
     assert (tmp_path / "figure.pdf").read_bytes() == b"drawn"
+
+
+def test_a_png_and_its_pdf_share_one_layout(tmp_path, monkeypatch):
+    laid_out: list[Figure] = []
+    execute = ConstrainedLayoutEngine.execute
+    monkeypatch.setattr(
+        ConstrainedLayoutEngine, "execute", lambda self, figure: (laid_out.append(figure), execute(self, figure))
+    )
+    figure, axis = plt.subplots(figsize=(2, 2), layout="constrained")
+    axis.set_ylabel("two\nlines that need room")
+    paths = style.write_png_and_pdf(figure, tmp_path / "a.png")
+    plt.close(figure)
+    assert [path.name for path in paths] == ["a.png", "a.pdf"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    assert paths[1].read_bytes().startswith(b"%PDF")
+    assert len(laid_out) == 1
+    assert axis.get_position().x0 > 0.2  # the room is left

@@ -1,6 +1,7 @@
 // What `gpu_kernels.cc` looks up of CUDA's driver and of its run-time compiler, for kernels that a processor runs: the text of
-// normalise_kernels.inc, compiled by this compiler. The threads of a block are threads, and `__syncthreads` is a barrier of theirs; one
-// block runs after the other, in a memory of NaNs. FAKE_GPU_FAILS names a call that fails.
+// normalise_kernels.inc, compiled by this compiler. The threads of a block are threads, kept from kernel to kernel (under a sanitizer
+// to start one takes long), and `__syncthreads` is a barrier of theirs; one block runs after the other, in a memory of NaNs.
+// FAKE_GPU_FAILS names a call that fails.
 #include <algorithm>
 #include <barrier>
 #include <cmath>
@@ -66,6 +67,42 @@ Kernel Of(void (*kernel)(A...)) {
 std::map<std::string, Kernel> kernels = {
     EACH(float), EACH(half), EACH(bfloat16), OF(plane_sums), OF(merge), OF(sample_sums), OF(parameter_grad)};
 
+struct Threads {
+  explicit Threads(unsigned number) : gate(number + 1) {
+    for (unsigned t = 0; t < number; ++t)
+      all.emplace_back([this, t] {
+        threadIdx.x = t;
+        for (gate.arrive_and_wait(); kernel; gate.arrive_and_wait()) {
+          for (unsigned b = 0; b < blocks; ++b) {
+            blockIdx.x = b;
+            if (!t) std::fill(shared, shared + kShared, NAN);
+            block_barrier->arrive_and_wait();
+            (*kernel)(arguments);
+            block_barrier->arrive_and_wait();
+          }
+          gate.arrive_and_wait();
+        }
+      });
+  }
+  ~Threads() {
+    kernel = nullptr;
+    gate.arrive_and_wait();
+    for (auto& thread : all) thread.join();
+  }
+  void Run(Kernel* a_kernel, unsigned number_of_blocks, void** its_arguments) {
+    kernel = a_kernel, blocks = number_of_blocks, arguments = its_arguments;
+    gate.arrive_and_wait();  // they begin
+    gate.arrive_and_wait();  // they have ended
+  }
+
+  Kernel* kernel = nullptr;
+  unsigned blocks = 0;
+  void** arguments = nullptr;
+  std::barrier<> gate;
+  std::vector<std::thread> all;
+};
+std::unique_ptr<Threads> block_threads;
+
 bool Fails(const char* call) {
   const char* named = std::getenv("FAKE_GPU_FAILS");
   return named && std::string(named) == call;
@@ -92,21 +129,13 @@ int cuModuleGetFunction(void** function, void*, const char* name) {
 int cuLaunchKernel(void* function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared_bytes,
                    void*, void** arguments, void**) {
   if (Fails("cuLaunchKernel") || shared_bytes > kShared * sizeof(float) || !blocks) return 1;
-  blockDim.x = threads;
-  block_barrier = std::make_unique<std::barrier<>>(threads);
-  std::vector<std::thread> all;
-  for (unsigned t = 0; t < threads; ++t)
-    all.emplace_back([=] {
-      threadIdx.x = t;
-      for (unsigned b = 0; b < blocks; ++b) {
-        blockIdx.x = b;
-        if (!t) std::fill(shared, shared + kShared, NAN);
-        block_barrier->arrive_and_wait();
-        (*static_cast<Kernel*>(function))(arguments);
-        block_barrier->arrive_and_wait();
-      }
-    });
-  for (auto& thread : all) thread.join();
+  if (blockDim.x != threads) {
+    blockDim.x = threads;
+    block_threads.reset();
+    block_barrier = std::make_unique<std::barrier<>>(threads);
+    block_threads = std::make_unique<Threads>(threads);
+  }
+  block_threads->Run(static_cast<Kernel*>(function), blocks, arguments);
   return 0;
 }
 int cuGetErrorString(int code, const char** text) { *text = code == 500 ? "no such kernel" : "the fake failed"; return 0; }
