@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import nibabel as nib
 import numpy as np
@@ -67,6 +68,24 @@ def test_it_is_made_once_and_again_if_a_file_changes(study):
     assert dicom.manifest_of(study) == manifest
     next((study / "bert" / "t1").glob("*.dcm")).unlink()
     assert dicom.manifest_of(study) != manifest
+
+
+def test_other_files_are_passed_over(study):
+    """What a CD, Windows and people put beside series; the first file by name is none of a series."""
+    rows = dicom.manifest_of(study).read_text()
+    for place in (
+        "AUTORUN.INF",
+        "DICOMDIR",
+        "anna/readme.txt",
+        "anna/t1/Thumbs.db",
+        "__MACOSX/anna/t1/._001.dcm",
+        "viewer/a/b/c.exe",
+    ):
+        (study / place).parent.mkdir(parents=True, exist_ok=True)
+        (study / place).write_bytes(b"no series")
+    shutil.copyfile(next((study / "anna/t1").glob("*.dcm")), study / "DICOMDIR")
+    assert dicom.is_dicom(study)
+    assert dicom.manifest_of(study).read_text() == rows
 
 
 def test_one_case_alone_has_the_name_of_the_folder(study):
