@@ -44,6 +44,15 @@ def is_dicom(folder: Path) -> bool:
     return first is not None and _is_dicom_file(first)
 
 
+def refuse(folder: Path) -> None:
+    """DataError if a folder, in which no data set was found, holds DICOM files: a training needs label maps beside them."""
+    if is_dicom(folder):
+        raise DataError(
+            f"{folder}: found DICOM series, which lms3d.predict alone reads; expected NIfTI files with their label maps; convert "
+            "them, with dcm2niix for example"
+        )
+
+
 def manifest_of(folder: Path, progress: Progress | None = None) -> Path:
     """The manifest of the series below a folder. DataError if the folders are not as the head of this module draws them, or a
     series cannot be read."""

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from lms3d.data.brats.layouts import find_cases
 from lms3d.data.errors import DataError
+from lms3d.data.segmentation import layouts
 from lms3d.data.volumes import dicom
 from tests.caches import private_cache
 from tests.data import dicom_series
@@ -86,6 +88,14 @@ def test_other_files_are_passed_over(study):
     shutil.copyfile(next((study / "anna/t1").glob("*.dcm")), study / "DICOMDIR")
     assert dicom.is_dicom(study)
     assert dicom.manifest_of(study).read_text() == rows
+
+
+@pytest.mark.parametrize("find", [find_cases, layouts.find])
+def test_who_trains_on_series_is_told_to_convert_them(study, find):
+    with pytest.raises(
+        DataError, match=r"study: found DICOM series, which lms3d.predict alone reads; expected NIfTI files"
+    ):
+        find(study)
 
 
 def test_one_case_alone_has_the_name_of_the_folder(study):
