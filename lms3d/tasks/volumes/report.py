@@ -149,7 +149,7 @@ _ELSEWHERE = ("worst", "paired")  # figures that have a section of their own
 
 def _summary(frame: pd.DataFrame) -> list[str]:
     """The spread of the headline column, and a table of the other means."""
-    others = [name for name in frame if name.startswith("mean_") and not name.startswith((*_OF_DICE, "mean_empty"))]
+    others = [name for name in frame if name.startswith("mean_") and name not in _OF_DICE]
     return [
         page.text(_SUMMARY), _table(frame.drop(columns=others), _OF_DICE), page.text(_MEANS),
         _table(frame[[*scores.GROUP, *others]]),
