@@ -106,8 +106,8 @@ def _pack(label_map: Path, present: np.ndarray, values: Sequence[int], file: IO[
     """Writes the voxels of all frames, eight to a byte: a frame may end within a byte, and the next one begins there."""
     rest = np.zeros(0, bool)
     for plane, of_plane in zip(nifti.planes(label_map), present, strict=True):
-        for index in np.flatnonzero(of_plane):
-            bits = np.concatenate([rest, (plane == values[index]).ravel()])
+        for value in np.asarray(values)[of_plane]:
+            bits = np.concatenate([rest, (plane == value).ravel()])
             whole = bits.size // 8 * 8
             file.write(np.packbits(bits[:whole], bitorder="little").tobytes())
             rest = bits[whole:]
