@@ -27,7 +27,7 @@ from docs import rooms
 from docs.rooms import Arrow
 
 PICTURE = rooms.ROOT / "docs" / "architecture.png"
-WIDTH, HEIGHT = 0.9, 0.7  # of a box; boxes are 1 apart
+WIDTH, HEIGHT = 0.9, 0.76  # of a box; boxes are 1 apart
 INCHES = (3.0, 1.2)  # for each of these units, across and up
 WIDEST = 40  # characters in a line of a box
 SWEEPS = 60
@@ -58,7 +58,7 @@ def draw(picture: Path = PICTURE) -> None:
         axes.add_patch(Rectangle((x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, fc="#e8f1f8", ec="#0072b2"))
         axes.text(x, y + HEIGHT / 2 - 0.04, name, ha="center", va="top", weight="bold", size=11)
         text = "\n".join(fill(line, WIDEST) for line in lines if line)
-        axes.text(x, y + HEIGHT / 2 - 0.24, text, ha="center", va="top", size=7, linespacing=1.1)
+        axes.text(x, y + HEIGHT / 2 - 0.23, text, ha="center", va="top", size=7, linespacing=1.1)
     figure.savefig(picture, dpi=100, bbox_inches="tight", metadata={"arrows": json.dumps(shown)})
     plt.close(figure)
 

@@ -91,7 +91,7 @@ def add_data_options(parser: argparse.ArgumentParser, *, shown: bool = True) -> 
     """Adds the options that say what to learn, and from which data. shown: whether a network is shown samples, under --augment."""
     add = parser.add_argument_group("data").add_argument
     tasks = ", or ".join(f"{name}, {TASKS[name].options.summary}" for name in TASKS.names)
-    add("--task", choices=TASKS.names, help=f"what to learn: {tasks} (default: {DEFAULT_TASK})")
+    add("--task", choices=TASKS.names, help=f"what to learn: {tasks} (default: by --data, else {DEFAULT_TASK})")
     folder = "folder of an unpacked data set: BraTS, nnU-Net, Decathlon, ChestX-ray14; or a manifest (default: an artificial set)"
     add("--data", type=cli.path, metavar="DIR", help=folder)
     if not shown:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lms3d import cli, errors
+from lms3d.common import program
 
 if TYPE_CHECKING:
     from lms3d.tasks.task import Task
@@ -49,10 +50,11 @@ exit codes: 0 done, 2 wrong option or wrong input (one line says what), 130 inte
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Recognise the predictions, score, tabulate, draw. Returns the exit code."""
-    return errors.run(lambda: _evaluate(_parser().parse_args(arguments)))
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    return errors.run(lambda: _evaluate(_parser().parse_args(arguments), arguments))
 
 
-def _evaluate(options: argparse.Namespace) -> None:
+def _evaluate(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     from lms3d.data import pseudonyms
     from lms3d.scoring import tables
     from lms3d.tasks.task import EvaluateRequest
@@ -68,7 +70,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         predictions=paths, output=options.output, truth=str(options.truth) if options.truth else None,
         labels=options.labels, scoring=options.scoring, prediction_labels=options.prediction_labels,
         groups=tuple(options.group), pools=tuple(options.pool), margin=options.margin, worst=options.worst,
-        submission=options.submission,
+        submission=options.submission, command=() if options.anonymous else (program.started_as("lms3d.evaluate"), *arguments),
     ))  # fmt: skip
     print(found.table)
     print("written:", *(tables.printable(f"  {path}") for path in found.written), sep="\n")

@@ -18,7 +18,7 @@ from lms3d.data.brats import folders, manifest, msd, nnunet, published
 from lms3d.data.brats.schema import SCHEMAS, schema_named
 from lms3d.data.errors import DataError, NoCaseError
 from lms3d.data.files import readable_directory
-from lms3d.data.volumes import patients
+from lms3d.data.volumes import dicom, patients
 from lms3d.data.volumes.case import Case, require_usable
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.labels import LabelSchema
@@ -97,6 +97,7 @@ def _of_folder(root: Path, labels: str | None) -> DataSet:
                 f"{root}: found a raw folder of nnU-Net; expected folders of BraTS or MSD Task01; train on it with --task "
                 "segmentation, or write a manifest for it: a .csv with the columns case,t1,t1ce,flair,t2,truth"
             )
+        dicom.refuse(root)
         raise NoCaseError(
             f"{root}: found no case; expected folders with <case>_t1, _t1ce, _flair and _t2 as .nii.gz (BraTS), or "
             "imagesTr (MSD Task01); give the folder of the unpacked data set, or a manifest (.csv, .json) of your own"

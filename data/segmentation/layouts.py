@@ -28,7 +28,7 @@ from lms3d.data.errors import DataError, NoCaseError
 from lms3d.data.files import read_json, readable_directory
 from lms3d.data.segmentation import description, manifest
 from lms3d.data.segmentation.description import Description
-from lms3d.data.volumes import patients
+from lms3d.data.volumes import dicom, patients
 from lms3d.data.volumes.case import Case, require_usable
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.header import ENDINGS
@@ -98,6 +98,7 @@ def _beside(path: Path) -> Any:
 def _in_folder(root: Path, like: Description | None, part: str) -> Found:
     folder = _home(root)
     if folder is None and like is None:
+        dicom.refuse(root)
         raise NoCaseError(
             f"{root}: found no {DESCRIPTION}; expected a raw folder of nnU-Net or a task of the Segmentation Decathlon, with "
             f"{DESCRIPTION}, imagesTr and labelsTr; give such a folder, or a manifest (.csv, .json)"

@@ -30,12 +30,27 @@ from lms3d.data.files import Progress
 SERIES, MANIFEST = "series.json", "manifest.csv"
 _MARK_AT = 128
 _NEEDS_MARK = b"DICM"
+_INDEXES = ("DICOMDIR",)
+_OTHER_ENDINGS = (
+    ".bat", ".csv", ".db", ".dll", ".doc", ".docx", ".exe", ".gif", ".htm", ".html", ".inf", ".ini", ".jpeg", ".jpg", ".json",
+    ".log", ".md", ".pdf", ".png", ".rtf", ".txt", ".xml",
+)  # fmt: skip
+"""What CDs, viewers and people put beside series. A file of another name that cannot be read is a damaged one, and is refused."""
 
 
 def is_dicom(folder: Path) -> bool:
     """Whether the first file below a folder is a DICOM file. Hidden files do not count."""
     first = next(_files(folder), None) if folder.is_dir() else None
     return first is not None and _is_dicom_file(first)
+
+
+def refuse(folder: Path) -> None:
+    """DataError if a folder, in which no data set was found, holds DICOM files: a training needs label maps beside them."""
+    if is_dicom(folder):
+        raise DataError(
+            f"{folder}: found DICOM series, which lms3d.predict alone reads; expected NIfTI files with their label maps; convert "
+            "them, with dcm2niix for example"
+        )
 
 
 def manifest_of(folder: Path, progress: Progress | None = None) -> Path:
@@ -134,10 +149,14 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, without hidden ones."""
+    """The files below a folder, without hidden ones and those that are no images by their names."""
     for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(path, name) for name in sorted(names) if not name.startswith("."))
+        yield from (Path(path, name) for name in sorted(names) if not _is_other(name))
+
+
+def _is_other(name: str) -> bool:
+    return name.startswith(".") or name.upper() in _INDEXES or name.lower().endswith(_OTHER_ENDINGS)
 
 
 def _is_dicom_file(path: Path) -> bool:

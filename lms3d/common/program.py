@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 NAME, VERSION = "lms3d", "0.1.0"
+_ABSOLUTE = re.compile(r"(^|[=,])([/~][^,]*)")
 
 
 def started_as(module: str) -> str:
@@ -15,6 +19,11 @@ def started_as(module: str) -> str:
     if started.name == NAME:
         return f"{NAME} {command}"
     return f"python -m {NAME} {command}" if started.parts[-2:] == (NAME, "__main__.py") else f"python -m {module}"
+
+
+def without_folders(command: Iterable[Any]) -> list[str]:
+    """The command with the last part of each absolute path alone, also in NAME=PATH,PATH: the folders of a machine are private."""
+    return [_ABSOLUTE.sub(lambda found: found[1] + Path(found[2]).name, str(word)) for word in command]
 
 
 def version() -> str:

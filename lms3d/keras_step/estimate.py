@@ -21,6 +21,7 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
 from lms3d.engine.slabs import choice
+from lms3d.engine.step_model.pool import Pool
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
@@ -58,7 +59,15 @@ class Planned:
     @cached_property
     def report(self) -> Report:
         """The prediction, with the limit that was asked for in place of the plan's."""
-        return report.describe(replace(self.prediction, limit_bytes=self.request.limit_bytes))
+        asked = replace(self.prediction, limit_bytes=self.request.limit_bytes)
+        return report.describe(asked, limit_kind=_kind_of_limit(self.settings.pool))
+
+
+def _kind_of_limit(pool: Pool) -> str:
+    """On a CPU the smallest limits depend on it: a pool that nothing may leave needs some MiB more."""
+    if pool.limited_cpu:
+        return "a hard one, as lms3d.limit_memory sets it"
+    return "" if pool.in_pieces else "not a hard one: TensorFlow may take more"
 
 
 def plan_step(

@@ -71,7 +71,8 @@ def _or_dash(value: Any, form: Callable[[Any], str]) -> str:
 class Report(Prediction):
     """The prediction for one traced step, and what was measured under its plan.
 
-    limit_bytes: the limit in force, whatever the plan was made for. change: what the rewrite inserted.
+    limit_bytes: the limit in force, whatever the plan was made for. limit_kind: what kind of limit was assumed, if that had to be.
+    change: what the rewrite inserted.
     measured_peak_bytes: the largest peak of all steps; None if nothing has run, or if the step is so small that the process has not
     grown. measured_step_seconds: the median after the first step; None if nothing has run.
     unplanned_seconds: the measured seconds of a step without swapping; None if there are none yet. ops_scale: the factor that the
@@ -80,6 +81,7 @@ class Report(Prediction):
     """
 
     change: str = ""
+    limit_kind: str = ""
     measured_peak_bytes: int | None = None
     measured_step_seconds: float | None = None
     steps_measured: int = 0
@@ -167,7 +169,7 @@ class Report(Prediction):
             *(self._slab_figures() if self.slabs else []),
             *(self._compiled_figures() if self.compiled else []),
             ("swap tier", self.tier),
-            ("memory limit", size(self.limit_bytes)),
+            ("memory limit", size(self.limit_bytes) + (f", {self.limit_kind}" if self.limit_kind else "")),
             ("smallest limit without LMS (predicted)", size(self.unedited_limit_bytes)),
             ("smallest limit with LMS: the floor (predicted)", size(self.floor_bytes)),
             ("peak without LMS (predicted)", size(self.unedited_peak_bytes)),
@@ -235,6 +237,7 @@ def describe(
     prediction: Prediction,
     *,
     change: str = "",
+    limit_kind: str = "",
     plan: int = 0,
     statistics: StepStatistics | None = None,
     rounds: Sequence[Round] = (),
@@ -251,6 +254,7 @@ def describe(
     return Report(
         **{field.name: getattr(prediction, field.name) for field in fields(Prediction)},
         change=change,
+        limit_kind=limit_kind,
         measured_peak_bytes=statistics.peak_bytes(plan) or None if statistics else None,
         measured_step_seconds=median_seconds,
         unplanned_seconds=unplanned_seconds if touched else median_seconds or unplanned_seconds,

@@ -108,8 +108,8 @@ def figure(path: Path, caption: str) -> str:
     return f'<figure><img src="data:image/png;base64,{content}" alt="{words}"><figcaption>{words}</figcaption></figure>'
 
 
-def write(path: Path, title: str, note: str, sections: Sequence[Section]) -> None:
-    """Writes the page. Its security policy forbids browsers to load anything for it."""
+def write(path: Path, title: str, note: str, sections: Sequence[Section], *, origin: str = "") -> None:
+    """Writes the page. Its security policy forbids browsers to load anything for it. origin: what has made it, for its foot."""
     ids = [f"s{number}" for number in range(len(sections))]
     tabs = "".join(
         f'<button role="tab" data-section="{name}">{escape(section.title)}</button>'
@@ -119,13 +119,14 @@ def write(path: Path, title: str, note: str, sections: Sequence[Section]) -> Non
         f'<section id="{name}"><h2>{escape(section.title)}</h2>{"".join(section.parts)}</section>'
         for name, section in zip(ids, sections, strict=True)
     )
+    foot = f"<footer>{text(origin)}</footer>" if origin else ""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     write_text(
         path,
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><meta http-equiv="Content-Security-Policy" content="{policy}">'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{text(note)}"
-        f'<nav role="tablist">{tabs}</nav><main>{parts}</main><script>{_SCRIPT}</script></body></html>\n',
+        f'<nav role="tablist">{tabs}</nav><main>{parts}</main>{foot}<script>{_SCRIPT}</script></body></html>\n',
     )
 
 

@@ -25,9 +25,12 @@ def task_of(options: TrainConfig) -> Task:
 
 
 def kind_of(given: dict[str, Any]) -> type[TrainConfig]:
-    """The class of the options that the user gave: that of --task, or else of the task that trains --model."""
-    name = given.get("task") or next((n for n in TASKS.names if given.get("model") in TASKS[n].options.models), None)
-    return TASKS[name or DEFAULT_TASK].options
+    """The class of the options that the user gave: that of --task, or else of the task that --data are for, or that trains
+    --model."""
+    data, model = given.get("data"), given.get("model")
+    name = given.get("task") or (data and next((n for n in TASKS.names if TASKS[n].claims(data)), None))
+    name = name or next((n for n in TASKS.names if model in TASKS[n].options.models), DEFAULT_TASK)
+    return TASKS[name].options
 
 
 def chosen(given: dict[str, Any]) -> TrainConfig:

@@ -119,6 +119,8 @@ class EvaluateRequest:
     """The folder for the predictions in the form that the challenge asks for, in place of scoring; None: score."""
     worst: int | None = None
     """The number of cases on the page of the worst; None: 6."""
+    command: tuple[str, ...] = ()
+    """What was typed, for the page; empty if it is not to be shown."""
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
@@ -203,6 +205,10 @@ class Task(training.Task):
         """The options of `models.build` that do not follow from the weights, such as the size of a voxel. said, where: see
         `unpacked`."""
         return {}
+
+    def claims(self, data: Path) -> bool:
+        """Whether `data` are for this task alone, so that --task need not be given."""
+        return False
 
     def recognises(self, path: Path) -> bool:
         """Whether `path`, a PREDICTIONS of `lms3d.evaluate`, holds predictions of this task."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pandas as pd
 import pytest
 
 from lms3d import evaluate
+from lms3d.common import program
 from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
 from lms3d.scoring.scores import frame
@@ -133,12 +136,30 @@ def test_the_page_loads_nothing(report):
     assert "c<i>" not in text
 
 
+def test_the_page_says_what_made_it_and_what_the_figures_are(report):
+    text = (report / "report.html").read_text()
+    first, second, *_ = re.findall(r"<thead><tr>(.*?)</tr></thead>", text)
+    titles = [re.findall(r"<th\b[^>]*>(.*?)</th>", head) for head in (first, second)]
+    assert titles[0][:9] == [
+        "predictions", "space", "region", "cases", "n", "both empty", "mean Dice", "95 % from", "to"
+    ]  # fmt: skip
+    assert len(titles[0]) <= 18
+    assert titles[1][:4] == ["predictions", "space", "region", "mean sensitivity"]
+    (foot,) = re.findall(r"<footer>(.*?)</footer>", text)
+    foot = html.unescape(foot)
+    assert (
+        f"{program.version()}, {time.strftime('%F')}: python -m lms3d.evaluate 'c<i>' --group a=a1,a2 --group b=b1,b2"
+        in foot
+    )
+    assert "--output out --worst 2" in foot
+
+
 SORTING = """
 const table = document.querySelector('table');
 const column = name => [...table.tHead.rows[0].cells].find(cell => cell.textContent === name);
 const values = name => [...table.tBodies[0].rows].map(row => row.cells[column(name).cellIndex].textContent);
-hit(column('mean')); said.rising = values('mean');
-hit(column('mean')); said.falling = values('mean');
+hit(column('mean Dice')); said.rising = values('mean Dice');
+hit(column('mean Dice')); said.falling = values('mean Dice');
 hit(column('region')); said.names = values('region');
 """
 

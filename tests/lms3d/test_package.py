@@ -17,6 +17,7 @@ from lms3d.data.brats.schema import SCHEMAS
 from lms3d.device import startup
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.packages import export
+from tests.installed import needed
 
 RESOLUTION = 16
 OWN = {
@@ -272,8 +273,7 @@ def test_there_are_no_validation_cases(run_dir, tmp_path, capsys):
 def test_an_exported_network_runs_without_lms3d(make_run, form, tmp_path, capsys):
     """In a process of its own, on a case: in half precision, too, it is the network in float32."""
     if form == "onnx":
-        for name in ("onnx", "onnxruntime", "tf2onnx"):
-            pytest.importorskip(name, reason="pip install 'lms3d[export]'")
+        needed("onnx", "onnxruntime", "tf2onnx", extra="export")
     run = make_run(precision="mixed_bfloat16")
     assert package.main([str(run)]) == 0
     image = np.random.default_rng(0).normal(size=(1, RESOLUTION, RESOLUTION, RESOLUTION, 4)).astype(np.float32)

@@ -46,7 +46,7 @@ from lms3d.engine.tiers.stream import StreamTier
 from lms3d.engine.tuning import COPYING_SHARE, NODE_SECONDS, PROBE_BYTES, PROBE_FILES
 from lms3d.errors import InputError, StorageError
 
-_ELSEWHERE = "free space there or choose another folder with --swap-dir"
+_ELSEWHERE = "free space there or choose another folder with --swap-dir, or swap_dir in Python"
 _IN_PLACE = frozenset({"ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
 
 
@@ -125,7 +125,9 @@ class DiskTier(StreamTier):
         with _writable(parent):
             parent.mkdir(parents=True, exist_ok=True)
         if not os.access(parent, os.W_OK):
-            raise InputError(f"swap folder {str(parent)!r} is not writable; give another one with --swap-dir")
+            raise InputError(
+                f"swap folder {str(parent)!r} is not writable; give another one with --swap-dir, or swap_dir in Python"
+            )
 
     @classmethod
     def place(cls, directory: Path | None) -> str:
@@ -170,7 +172,7 @@ def _writable(parent: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir"
+            f"swap folder {str(parent)!r}: {error.strerror}; give a writable folder with --swap-dir, or swap_dir in Python"
         ) from None
 
 

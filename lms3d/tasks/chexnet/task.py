@@ -155,6 +155,11 @@ class ChestXRays(Task):
         command = f"{Path(sys.executable).name} -m lms3d.predict {run_dir} --data FOLDER"
         return {**rows, "AUROC per finding": str(run_dir / "auroc.md"), "next": command}
 
+    def claims(self, data: Path) -> bool:
+        from lms3d.data.chest_xray import collection
+
+        return collection.is_chest_xray(data)
+
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.chexnet import evaluate
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from lms3d.cli import PRECISIONS
+from lms3d.common import program
 from lms3d.config import TrainConfig
 from lms3d.errors import InputError
 from lms3d.tasks import TASKS, task_of
@@ -54,7 +55,7 @@ def describe(
         },
         "provenance": {
             "versions": content.get("versions"),
-            "command": _without_folders(content.get("command", [])),
+            "command": program.without_folders(content.get("command", [])),
             "seed": options.seed,
             "data": {name: value for name, value in content.get("data", {}).items() if name != "shards"},
             "best": best_epoch(run_dir / "history.csv"),
@@ -121,16 +122,3 @@ def best_epoch(path: Path) -> dict[str, Any] | None:
         raise InputError(
             f"{path}: found a table that cannot be used ({error}); expected one row per epoch; restore it or remove it"
         ) from None
-
-
-def _without_folders(command: Any) -> list[str]:
-    """The command with the last part of each absolute path alone: the folders of a machine are private."""
-    shown = []
-    for word in map(str, command):
-        option, equals, value = word.partition("=")
-        shown.append(option + equals + _name(value) if word.startswith("--") and equals else _name(word))
-    return shown
-
-
-def _name(word: str) -> str:
-    return Path(word).name if word.startswith(("/", "~")) else word

@@ -163,7 +163,8 @@ def _run(given: object) -> None:
     assert isinstance(options, SegmentationConfig)
     assert options.data is not None, "the parser requires it"
     grids = wholes(spacing.sizes(layouts.find(options.data, require_truth=False).data_set.cases))
-    limit_bytes = options.memory_limit or memory.device_memory_bytes()
+    with console.quiet_native_log():  # it may import TensorFlow
+        limit_bytes = options.memory_limit or memory.device_memory_bytes()
     found = finest(grids, _needs(options, limit_bytes))
     console.say("\n".join(lines(found, grids, options, limit_bytes)))
 

@@ -97,6 +97,14 @@ class Segmentation(VolumeTask):
         built: dict[str, Any] = self._beside("package").network_options(said, where)
         return built
 
+    def claims(self, data: Path) -> bool:
+        from lms3d.data.segmentation import layouts
+
+        try:
+            return layouts.is_data_set(data)
+        except OSError:  # it is reported when the data are read
+            return False
+
     def recognises(self, path: Path) -> bool:
         from lms3d.tasks.volumes import label_maps
 

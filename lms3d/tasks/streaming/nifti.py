@@ -1,4 +1,4 @@
-"""NIfTI files that are written plane by plane, whole or not at all."""
+"""NIfTI files that are written plane by plane, whole or not at all, and read plane by plane."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from lms3d.atomic_files import replacing
+from lms3d.data.volumes.header import open_file, raw_header
 from lms3d.tasks.streaming.volumes import Volume, slabs
 
 _FIRST_BYTE = 352  # of the voxels: behind a header of 348 bytes and 4 that say that no extension follows
@@ -32,6 +33,16 @@ def write(volume: Volume, path: Path, header: Any, values: Callable[[np.ndarray]
         for start, stop in slabs(volume):
             found = values(volume.planes(start, stop))
             file.write(found.transpose(0, 2, 1).astype(stored, order="C").tobytes())  # the first axis is the fastest
+
+
+def planes(path: Path) -> Iterator[np.ndarray]:
+    """The planes (B, A) of a file of shape (A, B, C) that `write` has written: all C, in order. DataError for a damaged one."""
+    header = raw_header(path)
+    (a, b, c), stored = header.get_data_shape(), header.get_data_dtype()
+    with open_file(path) as file:
+        file.seek(_FIRST_BYTE)
+        for _ in range(c):
+            yield np.frombuffer(file.read(a * b * stored.itemsize), stored).reshape(b, a)
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 import pandas as pd
 
+from lms3d.common import program
 from lms3d.console import ProgressReport, progress
 from lms3d.data.workers import worker_count
 from lms3d.errors import InputError
@@ -44,11 +47,17 @@ def evaluate(
         made = ScoreReport(
             found=found, groups=groups, rules=plan.rules.name,
             margin=_MARGIN if request.margin is None else request.margin,
-            note=" ".join([note, *(f"{note}." for note in plan.notes)]),
+            note=" ".join([note, *(f"{note}." for note in plan.notes)]), origin=_origin(request.command),
         )  # fmt: skip
         written = report.write(made, output, plan=plan, worst=_WORST if request.worst is None else request.worst)
         report.remove_others(output, written)
         return Evaluation(table=scores.to_markdown(made.summary, made.note), written=written)
+
+
+def _origin(command: Sequence[str]) -> str:
+    """What has made the scores, when, and the command without the folders of this machine, if that may be shown."""
+    typed = f": {command[0]} {shlex.join(program.without_folders(command[1:]))}" if command else ""
+    return printable(f"{program.version()}, {time.strftime('%F')}{typed}")
 
 
 def _named(request: EvaluateRequest, folders: Sequence[Folder]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:

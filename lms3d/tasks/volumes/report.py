@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,8 @@ class ScoreReport:
     rules: str = ""
     note: str = ""
     margin: float = 0.01
+    origin: str = ""
+    """Version, date and command, for the page."""
 
     @property
     def units(self) -> dict[str, Sequence[str]]:
@@ -126,10 +129,10 @@ class ScoreReport:
         shown = {path.stem: path for path in written if path.suffix == ".png"}
         pictures = [page.figure(path, name.replace("_", " ")) for name, path in shown.items() if name not in _ELSEWHERE]
         parts = {
-            "Summary": [page.text(_SUMMARY), _table(self.summary)],
+            "Summary": _summary(self.summary),
             "Figures": pictures,
             "Comparison": [page.text(_COMPARISON), _table(self.comparison)] if len(self.comparison) else [],
-            "By tumour size": [page.text(_STRATA), _table(self.strata)] if len(self.strata) else [],
+            "By tumour size": [page.text(_STRATA), _table(self.strata, _OF_DICE)] if len(self.strata) else [],
             "Worst cases": [page.figure(shown["worst"], _WORST)] if "worst" in shown else [],
             "Cases": _cases(self.found),
             "All metrics": [page.text(_METRICS), _table(self.metrics)],
@@ -137,15 +140,24 @@ class ScoreReport:
         if "paired" in shown:
             parts["Comparison"].append(page.figure(shown["paired"], _PAIRED))
         sections = [Section(title, part) for title, part in parts.items() if part]
-        page.write(output / "report.html", "Segmentation scores", self.note, sections)
+        page.write(output / "report.html", "Segmentation scores", self.note, sections, origin=self.origin)
         return output / "report.html"
 
 
 _ELSEWHERE = ("worst", "paired")  # figures that have a section of their own
 
 
-def _table(frame: pd.DataFrame) -> str:
-    """A table with the titles and decimals of the metric columns."""
+def _summary(frame: pd.DataFrame) -> list[str]:
+    """The spread of the headline column, and a table of the other means."""
+    others = [name for name in frame if name.startswith("mean_") and name not in _OF_DICE]
+    return [
+        page.text(_SUMMARY), _table(frame.drop(columns=others), _OF_DICE), page.text(_MEANS),
+        _table(frame[[*scores.GROUP, *others]]),
+    ]  # fmt: skip
+
+
+def _table(frame: pd.DataFrame, more: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A table with the titles and decimals of the metric columns. more: column -> title, of other columns."""
     titles: dict[str, str] = {}
     decimals = {"both_empty": 0, "n": 0, "cases": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
     for name in COLUMNS.names:
@@ -153,7 +165,7 @@ def _table(frame: pd.DataFrame) -> str:
             title = prefix + COLUMNS[name].title
             titles |= {key: title, f"mean_{key}": f"mean {title}"}
             decimals |= {one: COLUMNS[name].decimals for one in (key, f"mean_{key}") if one not in decimals}
-    return page.table(frame, titles=titles, decimals=decimals)
+    return page.table(frame, titles={**titles, **more}, decimals=decimals)
 
 
 def _cases(found: pd.DataFrame) -> list[str]:
@@ -163,10 +175,16 @@ def _cases(found: pd.DataFrame) -> list[str]:
 
 
 _SUMMARY = (
-    "Dice: mean, 95 % bootstrap interval (over cases; of a group over cases and seeds), spread. mean empty counted and left out: "
+    "Dice: mean, 95 % bootstrap interval (over cases; of a group over cases and seeds), spread. Empty counted and left out: "
     "cases in which a region is empty in truth and prediction count as 1, or not at all; both empty: how many there are. Ceiling: "
-    "what the truth itself scores, brought to the grid of the predictions and back as they are. All other columns are means."
+    "what the truth itself scores, brought to the grid of the predictions and back as they are."
 )
+_MEANS = "The means of all other columns."
+_OF_DICE = {
+    "mean": "mean Dice", "low": "95 % from", "high": "to", f"mean_{scores.CEILING}{HEADLINE}": "ceiling of Dice",
+    "std": "std of Dice", "mean_empty_counted": "Dice, empty counted", "mean_empty_left_out": "Dice, empty left out",
+}  # fmt: skip
+"""Column of a summary -> its title, if the column is of Dice."""
 _COMPARISON = (
     "Second minus first, the same cases. p: Wilcoxon's signed-rank test; ranks: which side the signed ranks favour, from -1 to 1. "
     "All tests of this table are one family and corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK as sitk
 
+from lms3d.data.brats.layouts import find_cases
 from lms3d.data.errors import DataError
+from lms3d.data.segmentation import layouts
 from lms3d.data.volumes import dicom
 from tests.caches import private_cache
 from tests.data import dicom_series
@@ -67,6 +70,32 @@ def test_it_is_made_once_and_again_if_a_file_changes(study):
     assert dicom.manifest_of(study) == manifest
     next((study / "bert" / "t1").glob("*.dcm")).unlink()
     assert dicom.manifest_of(study) != manifest
+
+
+def test_other_files_are_passed_over(study):
+    """What a CD, Windows and people put beside series; the first file by name is none of a series."""
+    rows = dicom.manifest_of(study).read_text()
+    for place in (
+        "AUTORUN.INF",
+        "DICOMDIR",
+        "anna/readme.txt",
+        "anna/t1/Thumbs.db",
+        "__MACOSX/anna/t1/._001.dcm",
+        "viewer/a/b/c.exe",
+    ):
+        (study / place).parent.mkdir(parents=True, exist_ok=True)
+        (study / place).write_bytes(b"no series")
+    shutil.copyfile(next((study / "anna/t1").glob("*.dcm")), study / "DICOMDIR")
+    assert dicom.is_dicom(study)
+    assert dicom.manifest_of(study).read_text() == rows
+
+
+@pytest.mark.parametrize("find", [find_cases, layouts.find])
+def test_who_trains_on_series_is_told_to_convert_them(study, find):
+    with pytest.raises(
+        DataError, match=r"study: found DICOM series, which lms3d.predict alone reads; expected NIfTI files"
+    ):
+        find(study)
 
 
 def test_one_case_alone_has_the_name_of_the_folder(study):

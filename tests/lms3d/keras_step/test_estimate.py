@@ -57,6 +57,14 @@ def test_what_a_step_needs_with_and_without_lms():
     assert planned.report.predicted_peak_bytes <= report.floor_bytes == planned.report.limit_bytes
 
 
+@pytest.mark.parametrize(
+    ("hard", "told"), [(True, "a hard one, as lms3d.limit"), (False, "not a hard one: TensorFlow")]
+)
+def test_the_kind_of_limit_that_was_assumed_is_printed(hard, told):
+    report = lms3d.estimate(compiled(network()), BATCH, memory_limit="1GiB", hard_limit=hard, with_floor=False)
+    assert f"1.00 GiB, {told}" in str(report)
+
+
 @pytest.mark.parametrize("make", [Unbuilt, lambda: keras.Sequential([keras.layers.Conv2D(2, 1)])])
 def test_what_is_not_built_gets_built(make):
     model = compiled(make())

@@ -1,11 +1,15 @@
 """What `--examine` proposes: the finest grid whose whole volumes fit."""
 
+import os
+
 import numpy as np
 import pytest
 
 from lms3d.data.segmentation.spacing import Sizes
+from lms3d.device import memory
 from lms3d.tasks import chosen
 from lms3d.tasks.segmentation import proposal
+from tests.data.small_volumes import write_nnunet
 
 SIZES = Sizes(shapes=np.array([(300, 280, 40), (320, 320, 32)]), spacings_mm=np.array([(0.8, 0.8, 3.0)] * 2))
 OPTIONS = chosen({"task": "segmentation", "data": "set"})
@@ -41,3 +45,17 @@ def test_the_command_is_printed_and_patches_if_whole_volumes_are_coarse():
         "or patches" not in proposal.lines(proposal.Fitting(grid=grids[0], without_bytes=1 << 40), grids, OPTIONS, 1)[0]
     )
     assert "raise --memory-limit" in proposal.lines(None, grids, OPTIONS, 1 << 20)[0]
+
+
+def test_without_a_limit_it_asks_the_device_and_tensorflow_says_nothing(tmp_path, capfd, monkeypatch):
+    def loud():
+        os.write(2, b"oneDNN custom operations are on")
+        return 1 << 30
+
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    monkeypatch.setattr(memory, "device_memory_bytes", loud)
+    monkeypatch.setattr(proposal, "_needs", lambda *_: lambda grid: 1 << 20)
+    assert proposal.main([str(write_nnunet(tmp_path / "Dataset007_X", cases=1))]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("proposal for 1.00GiB: whole volumes of 1x1x2 mm")
+    assert err == ""

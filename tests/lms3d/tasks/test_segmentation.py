@@ -1,6 +1,7 @@
 """`--task segmentation` up to the training: options, what a run knows of its data, and a training that needs LMS."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -17,6 +18,8 @@ from lms3d.ranks.world import World
 from lms3d.tasks import chosen
 from lms3d.tasks.segmentation import facts, material
 from lms3d.tasks.segmentation.options import SegmentationConfig
+from tests.data.small_data import random_case, write_case
+from tests.data.small_radiographs import many, write_set
 from tests.data.small_volumes import CT, write_nnunet
 
 TASK = {"task": "segmentation"}
@@ -66,6 +69,22 @@ def test_options_that_contradict_each_other(given, told):
 def test_brain_scans_need_sides_that_can_be_halved_four_times():
     with pytest.raises(InputError, match="--box: 20 is not a multiple of 16"):
         chosen({"box": (64, 48, 20)})
+
+
+def test_data_say_what_they_are_for(root, tmp_path):
+    assert chosen({"data": root}).task == chosen({"data": root, "model": "isensee2017"}).task == "segmentation"
+    assert chosen({"data": root, "task": "brats"}).task == "brats"
+    write_case(tmp_path / "brains" / "BraTS2021_00001", random_case(0))
+    for data in (tmp_path / "brains", tmp_path / "nothing", tmp_path / ("x" * 300)):
+        assert chosen({"data": data}).task == "brats"
+    assert chosen({"data": write_set(tmp_path / "chests", many(1))}).task == "chexnet"
+    assert chosen({"data": tmp_path / "nothing", "model": "densenet121"}).task == "chexnet"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
+def test_a_folder_that_may_not_be_read_is_told_later(root, tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    assert chosen({"data": tmp_path / "closed"}).task == "brats"
 
 
 @pytest.fixture(scope="module")

@@ -284,7 +284,7 @@ def test_the_speed_is_measured_in_a_folder_that_is_swept(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"swap folder .*file/below'.*--swap-dir"):
+    with pytest.raises(InputError, match=r"swap folder .*file/below'.*--swap-dir, or swap_dir in Python"):
         DiskTier(tmp_path / "file" / "below")
 
 
