@@ -75,7 +75,9 @@ def _with_head(
 
 
 def load_weights(model: keras.Model, path: str | Path) -> None:
-    """Loads weights from a file into `model`, a network of this module. WeightsError if the file is of another network.
+    """Loads weights from a file into `model`, a network of this module.
+
+    WeightsError if the file is of another network: then the weights are as before.
 
     WEIGHTS-1 A `.keras` or `.weights.h5` file of the same network, such as best.keras of an earlier run, gives all weights.
     WEIGHTS-2 An `.h5` file of keras.applications (ImageNet), with or without its top, gives all but the head, which stays random.
@@ -85,6 +87,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         raise WeightsError(f"weights {path}: found no file; expected weights of {model.name}; check the path")
     if path.suffix != ".keras" and path.suffix != ".h5":
         raise WeightsError(f"weights {path}: found the ending {path.suffix!r}; expected .keras, .weights.h5 or .h5")
+    before = model.get_weights()
     if path.suffix == ".keras" or path.name.endswith(".weights.h5"):  # WEIGHTS-1
         refused = _try_to_load(model, path)
     else:  # WEIGHTS-2
@@ -94,6 +97,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         if not refused and model.name == "resnet50":
             _adapt_to_our_images(model.get_layer("conv1_conv"))
     if refused:
+        model.set_weights(before)  # layers that fitted were loaded
         raise WeightsError(
             f"weights {path}: found other layers than those of {model.name} with {model.output_shape[-1]} outputs "
             f"({refused}); expected a file of the same network, or ImageNet weights of keras.applications"

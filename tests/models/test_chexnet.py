@@ -31,10 +31,10 @@ def resnet() -> keras.Model:
 
 
 def classifier(name: str, *, weights=None, shape=SHAPE) -> keras.Model:
-    """A network of one convolution, wider in the ResNet's place, with the head of the real ones."""
+    """A network of one convolution, with a bias in the ResNet's place alone, with the head of the real ones."""
 
     def body(*, include_top, weights, input_tensor, pooling):
-        x = keras.layers.Conv2D(16 if name == "resnet50" else 8, 3, strides=2, name="conv1_conv")(input_tensor)
+        x = keras.layers.Conv2D(8, 3, strides=2, use_bias=name == "resnet50", name="conv1_conv")(input_tensor)
         return keras.Model(input_tensor, keras.layers.BatchNormalization(name="conv1_bn")(x))
 
     return chexnet._with_head(body, name, shape, 14, weights)
