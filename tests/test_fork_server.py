@@ -133,7 +133,8 @@ def started(commands, *words, **how):
 def test_another_program_starts_forks_too(commands, tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = started(commands, *PROBE, "tell", cwd=tmp_path, env={**os.environ, "LMS3D_CACHE": "here"}, **pipes)
-    output, _ = process.communicate("said")
+    output, error = process.communicate("said")
+    assert process.returncode == 0, error
     found = json.loads(output)
     assert (found["stdin"], found["folder"], found["environment"]["LMS3D_CACHE"]) == ("said", str(tmp_path), "here")
     process = started(commands, *PROBE, "exit", 3, **pipes)

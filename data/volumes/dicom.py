@@ -149,7 +149,7 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, without hidden ones and those that are no images by their names."""
+    """The files below a folder, without hidden ones and files that are no images by their names."""
     for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(path, name) for name in sorted(names) if not _is_other(name))

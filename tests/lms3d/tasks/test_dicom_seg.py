@@ -1,4 +1,4 @@
-"""DICOM-SEG files that are written plane by plane are those that highdicom makes of whole label maps."""
+"""DICOM-SEG files that are written plane by plane equal those of highdicom, which takes whole label maps."""
 
 from __future__ import annotations
 
