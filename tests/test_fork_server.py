@@ -132,7 +132,9 @@ def started(commands, *words, **how):
 
 def test_another_program_starts_forks_too(commands, tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = started(commands, *PROBE, "tell", cwd=tmp_path, env={**os.environ, "LMS3D_CACHE": "here"}, **pipes)
+    # A package may have brought a folder called tests, which would hide ours.
+    environment = {**os.environ, "LMS3D_CACHE": "here", "PYTHONPATH": str(ROOT)}
+    process = started(commands, *PROBE, "tell", cwd=tmp_path, env=environment, **pipes)
     output, error = process.communicate("said")
     assert process.returncode == 0, error
     found = json.loads(output)
