@@ -39,6 +39,7 @@ NETWORKS = (
     "map_fn",
     "neural ODE",
     "ConvLSTM",
+    "long ConvLSTM",
     "bidirectional GRU",
 )
 """Names in the zoo: of each kind of network one, the loops last."""

@@ -20,6 +20,12 @@ def conv_lstm() -> Subject:
     return segmenter(given, layers.Conv2D(1, 1)(x), batch=4)
 
 
+def long_conv_lstm() -> Subject:
+    """A hundred rounds, and so thousands of tensors of one size."""
+    given = layers.Input((100, 32, 32, 2))
+    return segmenter(given, layers.Conv2D(1, 1)(layers.ConvLSTM2D(16, 3, padding="same")(given)), batch=2)
+
+
 def gated_units() -> Subject:
     """Two bidirectional layers of gated recurrent units."""
     given = layers.Input((64, 32))
@@ -135,6 +141,7 @@ def nested_functions() -> Subject:
 
 ZOO = {
     "ConvLSTM": conv_lstm,
+    "long ConvLSTM": long_conv_lstm,
     "bidirectional GRU": gated_units,
     "neural ODE": ordinary_equation,
     "language model": language_model,
