@@ -20,22 +20,27 @@ log = logging.getLogger("lms3d")
 
 
 def observed(function: tf.types.experimental.ConcreteFunction, batch: Any, pool: Pool) -> OnDevice:
-    """The bytes on the device now. batch: nested tensors; those count that lie in the device's memory."""
+    """The bytes on the device now. batch: nested tensors; those count that lie in the device's memory, or come there for the step.
+
+    Beside a GPU batches wait in the host's memory, unless the pipeline itself brings them to the GPU.
+    """
     cpu_pool.open_crumb_holes()
-    batches = _with_waiting(
-        [_size(part) for part in tf.nest.flatten(batch) if _has_size(part) and cpu_pool.counts(part)]
-    )
-    return OnDevice(extra_bytes=_extra_bytes(function, batches, pool), batches=batches)
+    parts = [part for part in tf.nest.flatten(batch) if _has_size(part) and cpu_pool.counts(part)]
+    there = [_size(part) for part in parts if pool.on_host or ":GPU:" in part.device]
+    batches = (*map(_size, parts), *there * tuning.BATCHES_AHEAD)
+    return OnDevice(extra_bytes=_extra_bytes(function, there * (1 + tuning.BATCHES_AHEAD), pool), batches=batches)
 
 
 def supposed(function: tf.types.experimental.ConcreteFunction, spec: Any, pool: Pool) -> OnDevice:
     """The bytes on the device if there is nothing but batches of `spec` (nested TensorSpecs).
 
-    The pipelines of `data` hand over numpy's memory, which lies outside a CPU's limited pool and counts nowhere.
+    The pipelines of `data` hand over numpy's memory, which lies outside a CPU's limited pool and counts nowhere. It lies outside a
+    GPU, too, to which each batch comes for its own step.
     """
     if pool.limited_cpu:
         return OnDevice(extra_bytes=cpu_pool.gap_bytes(reading.captured_bytes(function)), batches=())
-    return OnDevice(batches=_with_waiting([_size(p) for p in tf.nest.flatten(spec) if _has_size(p)]))
+    batch = tuple(_size(part) for part in tf.nest.flatten(spec) if _has_size(part))
+    return OnDevice(batches=batch * (1 + tuning.BATCHES_AHEAD if pool.on_host else 1))
 
 
 def bytes_in_use(key: str) -> int:
@@ -65,11 +70,6 @@ def _warn_that_nothing_is_counted() -> None:
     )
 
 
-def _with_waiting(parts: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of the tensors of a step's batch, and of the batches that wait in the pipeline meanwhile."""
-    return tuple(parts) * (1 + tuning.BATCHES_AHEAD)
-
-
 def _has_size(part: Any) -> bool:
     return isinstance(part, tf.Tensor | tf.TensorSpec) and part.dtype != tf.string and part.shape.is_fully_defined()
 
@@ -79,7 +79,7 @@ def _size(part: Any) -> int:
 
 
 def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequence[int], pool: Pool) -> int:
-    """The bytes in use besides the step's variables and batches.
+    """The bytes in use besides the step's variables and batches. batches: the sizes of those on the device.
 
     If all batches lie outside a CPU's limited pool, the end of the pool can be looked up. Otherwise chance decides how many batches
     wait at this moment, and a plan should not depend on that: a fixed number of them counts, and the rest in steps of at least
@@ -87,7 +87,7 @@ def _extra_bytes(function: tf.types.experimental.ConcreteFunction, batches: Sequ
     3 count: 1 to 5 MB besides them).
     """
     known = reading.captured_bytes(function)
-    taken = None if batches else cpu_pool.taken_bytes(memory.current_limit())
+    taken = None if batches or not pool.on_host else cpu_pool.taken_bytes(memory.current_limit())
     if taken is not None:
         return _rounded_up(taken - known, tuning.FINE_BYTES)
     step = min(max(tuning.FINE_BYTES, 2 << sum(batches).bit_length()), tuning.COARSE_BYTES)

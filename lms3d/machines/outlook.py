@@ -14,7 +14,6 @@ from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.step_model.simulate import LANES, SimulatedStep, simulate
-from lms3d.engine.tuning import BATCHES_AHEAD
 
 _COMPUTE, _AGAIN, _OUT, _IN = LANES
 _ROUNDS, _NEAR = 50, 1e-4  # of OUTLOOK-2, which converges in fewer than ten
@@ -86,8 +85,8 @@ def of(graph: StepGraph, plan: Plan, machine: Machine, *, gap_seconds: float = 0
 
 
 def batch_bytes(graph: StepGraph) -> int:
-    """The bytes of one of the batches that lie on the device (`StepGraph.batches`)."""
-    return sum(graph.batches) // (1 + BATCHES_AHEAD)
+    """The bytes of a step's batch, which alone lies on a GPU (`StepGraph.batches`)."""
+    return sum(graph.batches)
 
 
 def working_seconds(graph: StepGraph, machine: Machine) -> float:

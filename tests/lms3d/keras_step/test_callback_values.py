@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from lms3d.engine import tuning
 from lms3d.engine.engine import Engine
-from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL
+from lms3d.engine.step_model.pool import CPU_POOL, LIMITED_GPU_POOL, NO_POOL
 from lms3d.keras_step import estimate, on_device, settings
 from lms3d.keras_step.callback import LMS
 
@@ -88,9 +88,12 @@ def test_a_tape_outside_is_refused_where_a_file_would_hide_part_of_the_gradient(
     in_memory.close()
 
 
-@pytest.mark.parametrize("pool", [NO_POOL, CPU_POOL])
-def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, pool):
-    """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere."""
+@pytest.mark.parametrize(
+    ("pool", "batches"), [(NO_POOL, 1 + tuning.BATCHES_AHEAD), (CPU_POOL, 0), (LIMITED_GPU_POOL, 1)]
+)
+def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, pool, batches):
+    """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere, and those that
+    wait beside a GPU not yet."""
     seen = []
 
     def note(self, function, step, found, **others):
@@ -98,7 +101,7 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
         raise StopIteration
 
     monkeypatch.setattr(Engine, "request", note)
-    monkeypatch.setattr(on_device.cpu_pool, "counts", lambda tensor: pool == NO_POOL)
+    monkeypatch.setattr(on_device.cpu_pool, "counts", lambda tensor: pool != CPU_POOL)
     monkeypatch.setattr(settings, "pool_of", lambda device, limited: pool)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
@@ -107,4 +110,4 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
         estimate.estimate(model, tuple(tf.TensorSpec(part.shape) for part in batch), memory_limit="1GiB")
     with pytest.raises(StopIteration):
         LMS(memory_limit="1GiB")._get_runner().run(model, "train", batch)
-    assert seen == 2 * [(128, 32) * (1 + tuning.BATCHES_AHEAD) if pool == NO_POOL else ()]
+    assert seen == 2 * [(128, 32) * batches]
