@@ -139,7 +139,8 @@ MOST_STEPS = 32
 """Prepared steps that are kept, one per kind and batch shapes. Each holds a graph and files of its own. Not measured."""
 
 BATCHES_AHEAD = 2
-"""Batches on the device beside the step's own: one ready, one being made; tests/data/test_stream.py."""
+"""Batches in memory beside the step's own: one ready, one being made; tests/data/test_stream.py. Beside a GPU they wait on the
+host."""
 
 COARSE_BYTES, FINE_BYTES = 8 << 20, 1 << 18
 """Other bytes on the device are rounded up to a multiple of these, so that small differences between runs meet the same cached
@@ -199,6 +200,11 @@ experiments.lms_overhead`."""
 
 SMALLEST_PIECE = 4 << 10
 """On a GPU: a buffer of fewer bytes than this fits into any gap. A margin, not measured."""
+
+# -- passes/turned ------------------------------------------------------------------------------------------------------
+
+TURNED_CHANNELS = 16
+"""On a GPU: gradients of so many channels are computed as convolutions. At 192^3 on an H200: 16 channels 3.9 -> 1.4 ms."""
 
 # -- tensorflow/op_costs -----------------------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ NORMALISING: Registry[type[Normalising]] = Registry(
     "normalising pass",
     shapes="lms3d.engine.passes.shapes:FixShapes",
     identities="lms3d.engine.passes.identities:PassIdentities",
+    turned="lms3d.engine.passes.turned:TurnKernels",
+    repeats="lms3d.engine.passes.repeats:ComputeOnce",
     joins="lms3d.engine.passes.joins:KeepApart",
     assignments="lms3d.engine.passes.assignments:WriteInPlace",
     updates="lms3d.engine.passes.updates:HoldBack",

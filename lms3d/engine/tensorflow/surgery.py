@@ -45,6 +45,12 @@ def set_control_inputs(op: tf.Operation, before: Iterable[tf.Operation]) -> None
     op._add_control_inputs(list(before))
 
 
+def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
+    """Make the ops that wait for `old` without reading it wait for `new`: an op that others wait for runs."""
+    for op in old._control_outputs:
+        set_control_inputs(op, dict.fromkeys(new if before is old else before for before in op.control_inputs))
+
+
 ControlInputs: TypeAlias = dict[tf.Operation, list[tf.Operation]]
 
 

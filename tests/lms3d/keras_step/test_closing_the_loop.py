@@ -26,10 +26,10 @@ EPOCHS, ROUND = 4, COLD + WARM  # 5 steps each
 
 
 def deep_model() -> keras.Model:
-    """Six equal blocks: the more memory, the fewer of them are recomputed."""
+    """Ten equal blocks: the more memory, the fewer of them are recomputed."""
     keras.utils.set_random_seed(5)
     inputs = y = keras.Input((64, 64, 8))
-    for _ in range(6):
+    for _ in range(10):
         y = keras.layers.Conv2D(16, 3, padding="same")(y)
         y = keras.layers.LeakyReLU()(y)
     model = keras.Model(inputs, keras.layers.Conv2D(2, 1)(y))
@@ -62,7 +62,7 @@ def without(trainer, session_cache) -> Outcome:
 
 @pytest.fixture(scope="module")
 def tight(without) -> int:
-    return tight_limit(without.prepared, share=0.15)
+    return tight_limit(without.prepared, share=0.05)
 
 
 @pytest.fixture
