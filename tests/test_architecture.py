@@ -68,6 +68,7 @@ TOUCHING = (
 THINKING = ("lms3d.engine", "lms3d.keras_step.adaptation", "lms3d.keras_step.report")
 PLANNERS = "lms3d.engine.planners"
 PRIVATE_NAMES = {
+    "lms3d.device.gpu_pool",
     "lms3d.engine.tensorflow.functions",
     "lms3d.engine.tensorflow.reading",
     "lms3d.engine.tensorflow.surgery",

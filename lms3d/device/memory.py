@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from lms3d.device import containers, cpu_pool, workspace
+from lms3d.device import containers, cpu_pool, gpu_pool, workspace
 from lms3d.errors import InputError
 from lms3d.units import parse_size
 
@@ -41,6 +41,7 @@ def limit_memory(limit: str | int) -> int:
     for gpu in gpus:
         tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])
     if gpus:
+        gpu_pool.split_closely(limit_mib * _MIB)
         _gpu_limit_bytes = limit_mib * _MIB
         workspace.put_in_force(_gpu_limit_bytes, gpu_name())
     else:

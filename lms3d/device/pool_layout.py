@@ -1,9 +1,13 @@
-"""The layout of a CPU's pool under a hard limit. `cpu_pool` makes it, and planners rely on it. No TensorFlow here."""
+"""The layout of a pool under a hard limit. `cpu_pool` and `gpu_pool` make it, and planners rely on it. No TensorFlow here."""
 
 from __future__ import annotations
 
 ALIGNMENT = 256
 """TensorFlow's allocator rounds all sizes up to a multiple of this many bytes."""
+
+MOST_WASTE_BYTES, GPU_WASTE_BYTES = 128 << 20, 1 << 20
+"""A piece that is larger than wanted by so much is split, whatever its size: TensorFlow's own threshold, and the one that
+`gpu_pool` sets for a GPU."""
 
 CRUMB_BYTES = 64 << 10
 """A tensor of at most this size is a crumb: it lies in the region for crumbs, and no plan gives it a place."""

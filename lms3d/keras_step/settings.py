@@ -14,7 +14,7 @@ from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.request import Settings
 from lms3d.engine.slabs import choice
 from lms3d.engine.slabs.choice import Wanted
-from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, Pool
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, LIMITED_GPU_POOL, NO_POOL, Pool
 from lms3d.engine.tiers import choose_tier
 from lms3d.errors import InputError
 from lms3d.units import format_size, parse_size
@@ -100,9 +100,9 @@ def planner_name(name: str, parameters: Parameters) -> str:
 
 
 def pool_of(device: str, limited: bool) -> Pool:
-    """How the device hands out its memory. limited: a CPU's memory has a hard limit."""
+    """How the device hands out its memory. limited: it has a hard limit."""
     if device.startswith("GPU"):
-        return GPU_POOL
+        return LIMITED_GPU_POOL if limited else GPU_POOL
     return CPU_POOL if limited else NO_POOL
 
 

@@ -6,7 +6,7 @@ xla/tsl/framework/bfc_allocator.cc):
 
 BFC-1  Sizes are rounded up to 256 bytes.
 BFC-2  The smallest free chunk that is large enough is taken; among equal ones that at the lowest address.
-BFC-3  A chunk is split if it is at least twice as large as wanted, or 128 MiB larger.
+BFC-3  A chunk is split if it is at least twice as large as wanted, or 128 MiB larger; on a GPU under a hard limit 1 MiB.
 BFC-4  A freed chunk merges with its free neighbours.
 
 A GPU's pool is one region. A CPU's pool is laid out in regions (`lms3d.device.pool_layout`): the small one fills up with weights
@@ -20,17 +20,24 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from lms3d.device.pool_layout import ALIGNMENT, CRUMB_BYTES, FIRST_REGIONS_BYTES, small_region_bytes
+from lms3d.device.pool_layout import (
+    ALIGNMENT,
+    CRUMB_BYTES,
+    FIRST_REGIONS_BYTES,
+    GPU_WASTE_BYTES,
+    MOST_WASTE_BYTES,
+    small_region_bytes,
+)
 from lms3d.engine.tuning import SMALLEST_PIECE
-
-MOST_WASTE = 128 << 20  # BFC-3
 
 
 class Allocator:
-    """One or more regions of memory. `allocate` and `take` return an address, or None if nothing fits."""
+    """One or more regions of memory. `allocate` and `take` return an address, or None if nothing fits. most_waste: see BFC-3."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, most_waste: int = MOST_WASTE_BYTES) -> None:
+        self.most_waste = most_waste
         self.free = [(size_bytes, 0)]  # (size, address), sorted: best fit first
         self.at: dict[int, int] = {0: size_bytes}  # address of a free chunk -> its size
         self.ends: dict[int, int] = {size_bytes: 0}  # end of a free chunk -> its address
@@ -49,7 +56,7 @@ class Allocator:
             return None
         size, address = self.free[i]
         self._remove(size, address)
-        if size >= 2 * wanted or size - wanted >= MOST_WASTE:  # BFC-3
+        if size >= 2 * wanted or size - wanted >= self.most_waste:  # BFC-3
             self._add(size - wanted, address + wanted)
             size = wanted
         return self._hand_out(size, address)
@@ -100,15 +107,17 @@ class Allocator:
 @dataclass(frozen=True)
 class PoolRegions:
     """How a pool is laid out. begin(base_bytes, limit_bytes): an allocator of that limit that holds the resident bytes, before the
-    step; None if not even they fit. smallest_bytes: smaller buffers fit anywhere, and are not replayed.
+    step; None if not even they fit. smallest_bytes: smaller buffers fit anywhere, and are not replayed. late_types: types of ops
+    whose result takes its memory after their workspace has.
     """
 
     begin: Callable[[int, int], Allocator | None]
     smallest_bytes: int
+    late_types: frozenset[str] = frozenset()
 
 
-def _one_region(base_bytes: int, limit_bytes: int) -> Allocator | None:
-    allocator = Allocator(limit_bytes)
+def _one_region(base_bytes: int, limit_bytes: int, most_waste: int = MOST_WASTE_BYTES) -> Allocator | None:
+    allocator = Allocator(limit_bytes, most_waste)
     return None if allocator.take(base_bytes) is None else allocator
 
 
@@ -125,5 +134,9 @@ def _small_and_large_region(base_bytes: int, limit_bytes: int) -> Allocator | No
     return allocator
 
 
-GPU_REGIONS = PoolRegions(_one_region, SMALLEST_PIECE)
+# TensorFlow computes the gradient of a convolution's input into a piece of its own, and gives back the one that it took for the
+# result (conv_grad_input_ops.cc, conv_grad_ops_3d.cc). On an H200 a workspace of 865 MiB missed a hole with a result in its middle.
+_LATE = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInputV2"})
+GPU_REGIONS = PoolRegions(_one_region, SMALLEST_PIECE, _LATE)
+LIMITED_GPU_REGIONS = PoolRegions(partial(_one_region, most_waste=GPU_WASTE_BYTES), SMALLEST_PIECE, _LATE)
 CPU_REGIONS = PoolRegions(_small_and_large_region, CRUMB_BYTES + 1)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lms3d.device.pool_layout import FIRST_REGIONS_BYTES
+from lms3d.device.pool_layout import FIRST_REGIONS_BYTES, MOST_WASTE_BYTES
 from lms3d.engine.effort import Account
 from lms3d.engine.step_model import replay
-from lms3d.engine.step_model.allocator import CPU_REGIONS, GPU_REGIONS, MOST_WASTE, PoolRegions
+from lms3d.engine.step_model.allocator import CPU_REGIONS, GPU_REGIONS, LIMITED_GPU_REGIONS, PoolRegions
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.replay import Placement
 from lms3d.engine.step_model.schedule import Schedule
 from lms3d.engine.tuning import ACCIDENT, RESERVE, RESERVE_IN_TURN, RESERVE_ON_GPU
 
 _MIB = 1 << 20
-_MOST_ACCIDENT_BYTES = 3 * MOST_WASTE
+_MOST_ACCIDENT_BYTES = 3 * MOST_WASTE_BYTES
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,5 @@ NO_POOL = Pool("none", None, RESERVE, on_host=True)
 GPU_POOL = Pool("single", GPU_REGIONS, RESERVE_ON_GPU, on_host=False)  # crumbs come and go between the planned pieces
 # Plans cannot use the first regions of a CPU's pool; beside a small step they are not small.
 CPU_POOL = Pool("split", CPU_REGIONS, RESERVE, on_host=True, least_bytes=2 * FIRST_REGIONS_BYTES)
-POOLS = {pool.name: pool for pool in (NO_POOL, GPU_POOL, CPU_POOL)}
+LIMITED_GPU_POOL = Pool("close", LIMITED_GPU_REGIONS, RESERVE_ON_GPU, on_host=False)
+POOLS = {pool.name: pool for pool in (NO_POOL, GPU_POOL, LIMITED_GPU_POOL, CPU_POOL)}

@@ -15,6 +15,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lms3d.engine.ir import producer_name
 from lms3d.engine.step_model import ledger
 from lms3d.engine.step_model.allocator import PoolRegions
 from lms3d.engine.step_model.decisions import Mode
@@ -162,10 +163,16 @@ def ordered_lives(problem: Problem, schedule: Schedule, regions: PoolRegions) ->
             read = _maker_event(problem, schedule, first, end, at[first])
             makers = [at[first], *(c.start for c in _recomputed(problem, schedule, first))]
             lives += [Life(size, e, at[end] if e == read else e, _WORKSPACE) for e in makers]
-    workspaces = [(int(size), at[anchor]) for anchor, size in enumerate(problem.workspace_bytes)]
-    recomputed = (copy for copy in schedule.copies if copy.mode is Mode.RECOMPUTE)
-    workspaces += [(problem.buffers[copy.buffer].workspace_bytes, copy.start) for copy in recomputed]
-    lives += [Life(size, event, event, _WORKSPACE) for size, event in workspaces if size >= smallest]
+    workspaces = [
+        (name, int(size), at[i])
+        for i, (name, size) in enumerate(zip(problem.anchors, problem.workspace_bytes, strict=True))
+    ]
+    recomputed = [(problem.buffers[copy.buffer], copy.start) for copy in schedule.copies if copy.mode is Mode.RECOMPUTE]
+    workspaces += [(producer_name(buffer.root), buffer.workspace_bytes, event) for buffer, event in recomputed]
+    for maker, size, event in workspaces:
+        if size >= smallest:
+            early = problem.graph.by_name[maker].type in regions.late_types
+            lives.append(Life(size, event, event, _SMALL if early else _WORKSPACE))
     number = {id(c): len(lives) + i for i, c in enumerate(schedule.copies)}
     heirs = {id(c.heir) for c in schedule.copies if c.heir is not None}
     given = {id(c.heir) for c in schedule.copies if c.heir is not None and c.end < c.start}

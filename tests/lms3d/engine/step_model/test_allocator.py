@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lms3d.engine.step_model.allocator import (
-    MOST_WASTE,
-    Allocator,
-    small_region_bytes,
-)
+from lms3d.device.pool_layout import GPU_WASTE_BYTES, MOST_WASTE_BYTES, small_region_bytes
+from lms3d.engine.step_model.allocator import GPU_REGIONS, LIMITED_GPU_REGIONS, Allocator
 from tests.lms3d.engine.toy_graphs import MIB
 
 KIB = 1024
@@ -45,8 +42,8 @@ def test_best_fit_and_lowest_address_among_equals():
     [
         (8 * KIB, 4 * KIB, 4 * KIB),  # at least twice: split
         (8 * KIB, 4 * KIB + 256, 8 * KIB),  # else handed out whole
-        (MOST_WASTE * 3, MOST_WASTE * 2, MOST_WASTE * 2),  # or 128 MiB left over
-        (MOST_WASTE * 3 - 256, MOST_WASTE * 2, MOST_WASTE * 3 - 256),
+        (MOST_WASTE_BYTES * 3, MOST_WASTE_BYTES * 2, MOST_WASTE_BYTES * 2),  # or 128 MiB left over
+        (MOST_WASTE_BYTES * 3 - 256, MOST_WASTE_BYTES * 2, MOST_WASTE_BYTES * 3 - 256),
     ],
 )
 def test_when_a_chunk_is_split(hole, wanted, taken):
@@ -80,3 +77,26 @@ def test_all_freed_is_one_piece_again():
 )
 def test_small_region(limit, small):
     assert small_region_bytes(limit * MIB) == small * MIB
+
+
+def test_a_limited_gpu_wastes_little_of_a_piece():
+    """On a card without a limit a piece is handed out whole if it is less than twice as large and 128 MiB larger."""
+    for begin, left in ((GPU_REGIONS.begin, 0), (LIMITED_GPU_REGIONS.begin, 40 * MIB)):
+        allocator = begin(0, 100 * MIB)
+        allocator.allocate(60 * MIB)
+        assert sum(size for size, _ in allocator.free) == left
+
+
+def test_tensorflow_is_told_so(commands):
+    """TensorFlow has no public name for it: the options of its context are asked."""
+    code = """
+from lms3d.device import gpu_pool
+gpu_pool.split_closely(4 << 30)
+import tensorflow as tf
+from tensorflow.python.eager import context
+tf.config.threading.set_inter_op_parallelism_threads(3)
+config = context.context().config
+print(config.gpu_options.experimental.internal_fragmentation_fraction * (4 << 30), config.inter_op_parallelism_threads)
+print(float(tf.reduce_sum(tf.ones(3))))
+"""
+    assert commands.run(["-c", code]).stdout.splitlines() == [f"{GPU_WASTE_BYTES}.0 3", "3.0"]

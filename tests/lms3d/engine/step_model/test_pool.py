@@ -35,9 +35,10 @@ def test_a_pool_shows_its_name_alone_which_is_what_keys_and_messages_hold():
     assert {name: repr(pool) for name, pool in POOLS.items()} == {
         "none": "Pool(name='none')",
         "single": "Pool(name='single')",
+        "close": "Pool(name='close')",
         "split": "Pool(name='split')",
     }
-    assert [pool.name for pool in POOLS.values() if pool.in_pieces] == ["single", "split"]
+    assert [pool.name for pool in POOLS.values() if pool.in_pieces] == ["single", "close", "split"]
     assert [pool.name for pool in POOLS.values() if pool.limited_cpu] == ["split"]
 
 

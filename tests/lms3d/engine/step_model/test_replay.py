@@ -294,3 +294,21 @@ def test_what_goes_to_the_tier_is_not_taken_over():
     away = [b.root for b in problem.buffers].index("a:0")
     schedule = build(problem, {away: Choice(Mode.SWAP, tight_out=True)}, SECONDS)
     assert [c.heir for c in schedule.copies if c.buffer == away] == [None, None]
+
+
+def test_on_a_gpu_the_gradient_of_an_input_takes_its_memory_after_its_workspace():
+    """Its result then lies above the hole that the workspace leaves, and splits what is free."""
+    graph = step(
+        placeholder(),
+        op("a", "x", mib=4),
+        op("dx", "a", type="Conv3DBackpropInputV2", mib=4, workspace_bytes=4 * MIB),
+        op("w", "dx", "a", mib=0.1, workspace_bytes=7 * MIB),
+        op("end", "w", mib=0.1),
+    )
+    problem = reduce(graph, SECONDS)
+    schedule, limit = build(problem, {}, SECONDS), int(15.5 * MIB)
+    assert replay(problem, schedule, limit, replace(GPU_REGIONS, late_types=frozenset())).fits
+    assert not replay(problem, schedule, limit, GPU_REGIONS).fits
+    assert replay(problem, schedule, 20 * MIB, GPU_REGIONS).fits
+    turns = {life.turn for life in ordered_lives(problem, schedule, GPU_REGIONS) if life.bytes == 4 * MIB}
+    assert len(turns) == 2
