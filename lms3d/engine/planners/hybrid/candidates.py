@@ -5,7 +5,8 @@ CANDIDATE-2  Transfers have the price of `Schedule.cost_seconds`: `Machine.trans
              each swap-out and swap-in. A tight transfer makes the step wait, which counts in full.
 CANDIDATE-3  A mapped buffer leaves at its longest gap, at its first one, or at once, so that nobody reads the original. All later
              readers share one swap-in, which takes no memory: bringing the buffer back more often would free nothing.
-CANDIDATE-4  Any other buffer comes back after its longest gap, after its `tuning.CANDIDATE_GAPS` longest ones, or after each.
+CANDIDATE-4  Any other buffer comes back after its longest gap, after its `tuning.CANDIDATE_GAPS` longest ones, after all that are
+             far longer than the others (`tuning.FAR`), or after each.
 CANDIDATE-5  A candidate that costs no less than another, and never holds less, is left out.
 CANDIDATE-6  A buffer that is cheaper to recompute than to write may be recomputed (`remat`). The price is that of its whole chain,
              each time; or less, if the chain reads buffers that could be recomputed but are alive. Such a candidate does not go
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid.links import Links
 from lms3d.engine.planners.hybrid.remat import Chains, gaps
-from lms3d.engine.planners.hybrid.tuning import CANDIDATE_GAPS, SHARED
+from lms3d.engine.planners.hybrid.tuning import CANDIDATE_GAPS, FAR, SHARED
 from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.problem import Buffer, Problem
 
@@ -121,7 +122,8 @@ def _brought_back(b: int, buffer: Buffer, machine: Machine, links: Links) -> Ite
     out = buffer.bytes / machine.swap_out_bytes_per_second
     back = buffer.bytes / machine.swap_in_bytes_per_second
     longest = sorted({gap for gap in gaps(buffer) if gap > 1}, reverse=True)
-    for split in dict.fromkeys([gap - 1 for gap in longest[:CANDIDATE_GAPS]] + [1]):
+    far = [shorter for gap, shorter in itertools.pairwise([*longest, 1]) if gap >= FAR * shorter]
+    for split in dict.fromkeys([gap - 1 for gap in longest[:CANDIDATE_GAPS]] + far + [1]):
         for tight in (False, True):
             choice = Choice(Mode.SWAP, tight, tight, split)
             (first, last), *later = _segments(buffer, choice)

@@ -14,10 +14,12 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.hybrid import candidates, ladder, strategy
+from lms3d.engine.planners.hybrid.links import Links
 from lms3d.engine.planners.hybrid.tuning import MOST_COPIES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, Pool
+from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
@@ -215,3 +217,13 @@ def test_a_candidate_that_counts_on_another_buffer_is_priced_right(machine):
         dearer = rung.plan.schedule.cost_seconds - unplanned
         assert rung.bound_seconds - unplanned <= dearer + 1e-9
         assert dearer <= 1.3 * (rung.bound_seconds - unplanned)
+
+
+def test_a_tensor_that_several_passes_read_may_come_back_once_for_each():
+    """Each pass over the slabs reads it within few anchors. Brought back for each read, it would be copied three times as often."""
+    reads = {first + more for first in (12, 30, 52, 78) for more in (0, 2, 4)}
+    chain = [op(f"f{i}", f"f{i - 1}" if i else "x", *(["a"] if i in reads else []), mib=4) for i in range(90)]
+    problem = reduce(step(placeholder(), op("a", "x", mib=4), *chain), GPU)
+    b = next(i for i, buffer in enumerate(problem.buffers) if buffer.root == "a:0")
+    found = candidates.candidates(problem, GPU, Links(problem, GPU))
+    assert 4 in {len(one.spans) - 1 for one in found if one.buffer == b}
