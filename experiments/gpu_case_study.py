@@ -1,7 +1,8 @@
 """`python -m experiments.gpu_case_study`: what LMS does on the GPU of this machine, within ten minutes.
 
 1. The first minute, on a small cube: the same bits, hidden transfers, true costs? A verdict for each question.
-2. 192^3 from half of its memory down to the floor, beside the step without LMS and TFLMS's plan; 256^3 under 16 GB; 16 bits.
+2. 192^3 from half of its memory down to the floor, beside the step without LMS, TFLMS's plan and PyTorch; 256^3 under 16 GB;
+   16 bits.
 3. Where ops are placed; the largest cubes without and with LMS; predicted beside measured.
 
 Every training is a process of its own, with its own hard limit; one that crashes costs no other.
@@ -10,9 +11,11 @@ Every training is a process of its own, with its own hard limit; one that crashe
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from lms3d import cli, errors
@@ -53,7 +56,9 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     card = cards.found(rehearsed=options.rehearse)
     output = command.folder(options, REHEARSAL_OUTPUT if options.rehearse else OUTPUT)
     _remember(card, options.rehearse, output)
-    chosen = scale.of_rehearsal() if options.rehearse else scale.of_gpu(card.half_precision, card.memory_bytes or 0)
+    with_peers = importlib.util.find_spec("torch") is not None
+    on_card = partial(scale.of_gpu, card.half_precision, card.memory_bytes or 0, with_peers=with_peers)
+    chosen = scale.of_rehearsal() if options.rehearse else on_card()
     trainings = Trainings(
         output,
         least_seconds=chosen.least_seconds,

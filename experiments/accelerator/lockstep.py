@@ -4,7 +4,8 @@ seconds. No TensorFlow here.
     first    | start | trace, measure ops on a quiet device | plan, warm up | wait | timed steps | end
     others   | start | wait                                 | trace, plan, warm up | wait       | timed steps, in turn | end
 
-LOCK-1  No other takes a step before the first ones have measured: the others read from the cache what these find.
+LOCK-1  The first ones measure one after the other, and no other takes a step before they have: the others read from the cache
+        what these find.
 LOCK-2  None takes a timed step before all are warm or have ended.
 LOCK-3  One at a time takes timed steps.
 
@@ -34,9 +35,8 @@ class Lockstep:
     def __init__(
         self, group: Sequence[StudyPart], first: Collection[StudyPart] = (), deadline: float = math.inf
     ) -> None:
-        self._first = {part.name for part in first}
+        self._measuring = [part.name for part in first]
         self._cold = {part.name for part in group}
-        self._measuring = set(self._first)
         self._began, self._seconds = time.monotonic(), deadline - time.monotonic()
         self._changed, self._turn = threading.Condition(), threading.Lock()
         self._holder = ""
@@ -50,13 +50,13 @@ class Lockstep:
     def measured(self, part: StudyPart) -> None:
         """Notes that the part has measured what its plan needs, or has nothing to measure."""
         with self._changed:
-            self._measuring.discard(part.name)
+            if part.name in self._measuring:
+                self._measuring.remove(part.name)
             self._changed.notify_all()
 
     def wait_for_first(self, part: StudyPart) -> None:
         """LOCK-1."""
-        if part.name not in self._first:
-            self._wait(lambda: not self._measuring, FIRST_SHARE)
+        self._wait(lambda: self._measuring[:1] in ([], [part.name]), FIRST_SHARE)
 
     def take_turn(self, part: StudyPart) -> None:
         """LOCK-2, LOCK-3. The part is warm."""

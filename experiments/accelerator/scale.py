@@ -14,10 +14,15 @@ GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 0.5
 """The share of its need that a step takes if everything is swapped. On an H200: 4.33 of 11.98 GiB."""
+ROOMY_BYTES = 2.5 * GIB
 NEED_BYTES = 12.0 * GIB / 192**3
 """What a step without LMS needs for each voxel. Measured on an H200: 11.98 GiB at 192^3."""
-LIMITS_MIB = (6144, 5120, 4096, 2500, 1250)
-"""50, 42, 33, 20 and 10 % of what 192^3 needs. The case study's 192^3 had 42 % of its own need."""
+LIMITS_MIB = (5120, 4300, 2870, 1740, 870)
+"""60, 50, 33, 20 and 10 % of what 192^3 is meant to need, 8.5 GiB."""
+PEERS = (
+    methods.TORCH, methods.TORCH_COMPILED, f"{methods.TORCH_COMPILED}, bfloat16", methods.TORCH_CHECKPOINT,
+    methods.TORCH_SAVE_ON_CPU, f"{methods.TORCH_COMPILED}, activation_memory_budget 0.5",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +44,8 @@ class Scale:
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
     least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
-    under LMS, if a step has 4 GiB or more, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
-    for each.
+    under LMS, if a step has ROOMY_BYTES, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
+    for each. peers: the methods of PyTorch.
     """
 
     check: CubeUnderLimit
@@ -64,6 +69,7 @@ class Scale:
     workspaces_mib: tuple[int, int] | None = None
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
+    peers: tuple[str, ...] = ()
     model: str = field(default="isensee2017", init=False)
 
     def part(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
@@ -75,7 +81,7 @@ class Scale:
 
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
-        roomy = limit_mib is None or limit_mib * MIB >= 4 * GIB
+        roomy = limit_mib is None or limit_mib * MIB >= ROOMY_BYTES
         known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
         workspace = known[0 if roomy else 1] if known else None
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
@@ -103,14 +109,15 @@ class Scale:
         return max(fitting, default=self.sides[0])
 
 
-def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
-    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: that of the card."""
+def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) -> Scale:
+    """What the case study asked of a V100 with 16 GB, and what a whole card can do. memory_bytes: that of the card. with_peers:
+    whether PyTorch is there."""
     small_mib = min(16 * 10**9, memory_bytes) // MIB  # of a card that has no more it is the whole
     return Scale(
         check=CubeUnderLimit(side=96, limit_mib=768),
         limits_side=192,
         limits_mib=LIMITS_MIB,
-        rival_mib=5120,
+        rival_mib=4300,
         refused_mib=512,  # the floor was 689 MiB on an H200
         large=CubeUnderLimit(side=256, limit_mib=small_mib),
         half=CubeUnderLimit(side=192, limit_mib=3072),
@@ -127,6 +134,7 @@ def of_gpu(half_precision: str, memory_bytes: int) -> Scale:
         workspaces_mib=(1024, 256),
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
+        peers=PEERS if with_peers else (),
     )
 
 

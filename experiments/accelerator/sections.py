@@ -65,12 +65,16 @@ def check_parts(found: Found, scale: Scale) -> list[StudyPart]:
 
 
 def limits_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """Without LMS under its options of the graph and under Keras' own; LMS under smaller and smaller limits; other plans.
+    """Without LMS under its options of the graph, within each workspace, and under Keras' own; LMS under smaller and smaller
+    limits; other plans.
 
     Swapping everything knows no limit: it says what it takes. The floor comes last: only a refused training names it.
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
+    without += [
+        scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib or ()
+    ]
     limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
     rivals = [
         scale.compared(methods.TFLMS, side, scale.rival_mib),
@@ -88,6 +92,17 @@ def large_parts(found: Found, scale: Scale) -> list[StudyPart]:
     return [
         scale.part(methods.NONE, place.side, scale.whole_mib), scale.part(scale.lms, place.side, place.limit_mib)
     ]  # fmt: skip
+
+
+def peer_parts(found: Found, scale: Scale) -> list[StudyPart]:
+    """PyTorch on the same network, where it is installed, beside TensorFlow without LMS."""
+    if not scale.peers:
+        return []
+    side = scale.limits_side
+    return [
+        scale.part(methods.NONE, side, scale.whole_mib),
+        *(scale.part(method, side, None) for method in scale.peers),
+    ]
 
 
 def precision_parts(found: Found, scale: Scale) -> list[StudyPart]:
@@ -151,6 +166,7 @@ def _tried_parts(found: Found, scale: Scale) -> list[StudyPart]:
 SECTIONS = (
     StudySection(name="check", title="Does it work here?", weight=4, parts=check_parts),
     StudySection(name="limits", title="What a limit costs", weight=12, parts=limits_parts),
+    StudySection(name="peers", title="PyTorch on the same network", weight=3, parts=peer_parts),
     StudySection(name="large", title="A step that does not fit the smaller card", weight=4, parts=large_parts),
     StudySection(name="precision", title="In 16 bits", weight=3, parts=precision_parts),
     StudySection(name="placement", title="Is every op where it should be?", weight=1),

@@ -13,7 +13,7 @@ from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import PartResult, StudyPart
 from lms3d.experiments.harness.table import cell, markdown, write_csv
 from lms3d.experiments.overhead.results import MethodComparison
-from lms3d.units import format_size
+from lms3d.units import format_seconds, format_size
 
 Found = Mapping[str, PartResult]
 
@@ -21,15 +21,15 @@ NOTES = """\
 Each training is a process of its own, batch 1, the same noise with three balls, Adam, Dice loss. Hard limit: of TensorFlow's own
 allocator; none is the whole card, which grows as it is used. Step: median of the measured steps. The trainings of a section
 warm up side by side, then take their measured steps one process after the other. Workspace: cuDNN's limit; empty is TensorFlow's
-own. x no LMS: by the median step of the process without LMS. Peak: most bytes that the allocator had handed out. Busy: share of
-the profiled steps in which the device runs a kernel. Overlap: share of the time of transfers in which it does. Moved: bytes per
-profiled step, and 10^9 bytes per second while that way is used; swapped out: what the plan moves. The profiler is not on in
-measured steps. Predicted: by the planner; in brackets predicted / measured - 1.
+own. x no LMS: by the median step of the process without LMS; x same workspace: of the one with that workspace. Peak: most bytes
+that the allocator had handed out. Busy: share of the profiled steps in which the device runs a kernel. Overlap: share of the time
+of transfers in which it does. Moved: bytes per profiled step, and 10^9 bytes per second while that way is used; swapped out: what
+the plan moves. The profiler is not on in measured steps. Predicted: by the planner; in brackets predicted / measured - 1.
 The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
 
 STEPS = (
-    "cube", "method", "hard limit", "result", "workspace", "step", "x no LMS", "peak", "busy", "overlap", "moved out", "moved in",
-    "swapped out", "recomputed", "slabs",
+    "cube", "method", "hard limit", "result", "workspace", "step", "x no LMS", "x same workspace", "peak", "busy", "overlap",
+    "moved out", "moved in", "swapped out", "recomputed", "slabs",
 )  # fmt: skip
 PREDICTIONS = ("cube", "method", "hard limit", "peak", "predicted peak", "step", "predicted step")
 """Names in `overhead.results.SHOWN`."""
@@ -66,7 +66,26 @@ def table(found: Found, section: str, scale: Scale) -> str:
         bits = identity(sections.identity_results(found, scale))
         timed = sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
         return "\n\n".join([verdicts(found, scale), bits, here.table_of(timed, STEPS)])
-    return here.table_of(made, PREDICTIONS if section == "predictions" else STEPS)
+    steps = here.table_of(made, PREDICTIONS if section == "predictions" else STEPS)
+    return "\n\n".join(filter(None, [steps, kernels(found, scale) if section == "limits" else ""]))
+
+
+def kernels(found: Found, scale: Scale) -> str:
+    """The slowest kernels of the step without LMS and of that in half of its memory; "" if none are known."""
+    none, *_ = sections.limits_parts(found, scale)
+    wanted = [none.name, scale.compared(scale.lms, scale.limits_side, scale.rival_mib).name]
+    texts = []
+    for r in (found[name] for name in wanted if name in found and found[name].profile.get("kernels")):
+        rows = [
+            (one["kernel"][:60], one["op"], f"{one['launches']:g}", f"{1e3 * one['seconds']:.2f} ms")
+            for one in r.profile["kernels"]
+        ]  # fmt: skip
+        whole = format_seconds(r.profile["kernel_seconds"])
+        texts.append(
+            f"**{r.part.title}**: kernels of {whole} a step, the slowest:\n\n"
+            + markdown(("kernel", "op", "launches a step", "time a step"), rows)
+        )
+    return "\n\n".join(texts)
 
 
 def verdicts(found: Found, scale: Scale) -> str:

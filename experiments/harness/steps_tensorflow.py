@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from lms3d.experiments.links.tier import LinkTier
 
 DIGEST_STEP = 3
+SLOWEST_KERNELS = 20
 _MEASURED = "lms: measured "  # the beginning of what `op_costs` logs once it has measured
 REPORTED = (
     "limit_bytes", "unedited_peak_bytes", "predicted_peak_bytes", "unedited_limit_bytes", "floor_bytes", "unedited_step_seconds",
@@ -125,7 +127,8 @@ class _Profiler:
         if self.first == self.end:
             return {}
         try:
-            found = measure.profile(lanes.read(xplane.newest(Path(self.folder))))
+            trace = lanes.read(xplane.newest(Path(self.folder)))
+            found, kernels = measure.profile(trace), measure.kernels(trace) if trace.device != "CPU" else []
         except Exception as error:  # whatever is wrong with a profile, the steps have been measured
             return {"error": f"{type(error).__name__}: {error}"[:300]}
         ways = {"out": found.out, "in": found.into}
@@ -133,6 +136,8 @@ class _Profiler:
             "device": found.device,
             "busy_share": found.busy_share,
             "overlap_share": found.overlap_share,
+            "kernel_seconds": sum(kernel.seconds for kernel in kernels),
+            "kernels": [asdict(kernel) for kernel in kernels[:SLOWEST_KERNELS]],
             **{f"{way}_bytes": link.size_bytes / (self.end - self.first) for way, link in ways.items()},
             **{f"{way}_bytes_per_second": link.bytes_per_busy_second for way, link in ways.items()},
         }

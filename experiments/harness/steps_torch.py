@@ -128,6 +128,8 @@ def _train(part: StudyPart, talk: Talk, resident: Resident) -> None:
     image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in batches.volumes(part.resolution))
     order = torch.channels_last_3d if way.channels_last else torch.contiguous_format
     model, image = model.to(memory_format=order), image.to(memory_format=order)
+    if DEVICE == "cuda":  # as lms3d's own batches are
+        image, truth = image.pin_memory(), truth.pin_memory()
     network = model
     if way.mode:
         if way.budget is not None:
@@ -139,7 +141,7 @@ def _train(part: StudyPart, talk: Talk, resident: Resident) -> None:
         if DEVICE == "cuda":
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        loss = _step(way, network, optimizer, image.to(DEVICE), truth.to(DEVICE))
+        loss = _step(way, network, optimizer, image.to(DEVICE, non_blocking=True), truth.to(DEVICE, non_blocking=True))
         seconds = time.perf_counter() - started
         peak = {"peak_bytes": torch.cuda.max_memory_allocated()} if DEVICE == "cuda" else {}
         talk.say(seconds=seconds, resident_bytes=resident.take_peak(), loss=loss, **peak)

@@ -95,6 +95,12 @@ class MethodComparison:
             return r.ratio
         return r.step_seconds / (none.step_seconds or 1.0)
 
+    def ratio_within(self, r: PartResult) -> float | None:
+        """Step time / that of the process without LMS that has the same workspace of cuDNN; None if there is none."""
+        alike = [o for o in self.results if o.part.method == methods.NONE and o.workspace_mib == r.workspace_mib]
+        none = next((o.step_seconds for o in alike if o.step_seconds and r.workspace_mib), None)
+        return r.step_seconds / none if none and r.step_seconds else None
+
     def smallest_limits(self) -> str:
         """The smallest limits that trained, and the largest below them that failed, as a sentence."""
         found = []
@@ -164,6 +170,7 @@ SHOWN: dict[str, Callable[[MethodComparison, PartResult], str]] = {
     "workspace": lambda here, r: r.workspace_mib and f"{r.workspace_mib} MiB",
     "step": lambda here, r: cell(_measured(r, r.step_seconds), format_seconds),
     "x no LMS": lambda here, r: cell(here.ratio(r), ".2f"),
+    "x same workspace": lambda here, r: cell(here.ratio_within(r), ".2f"),
     "predicted x": lambda here, r: cell(r.predicted_ratio(), ".2f"),
     "bound": lambda here, r: cell(r.predicted_ratio("lower_bound_seconds"), ".2f"),
     "predicted step": lambda here, r: _predicted(

@@ -35,13 +35,15 @@ COMPUTE, OUT, IN, WAIT, DATA = "compute", "out", "in", "wait", "data"
 STEP, TRANSFERS = f"{SCOPE}step/train", {f"{SCOPE}transfer/{way}": way for way in (OUT, IN)}
 _OP, _SWAPS = re.compile(r"[^:\s]+:\w+"), (f"{SCOPE}swap_", f"{SCOPE}hold/")
 _COPIES, _COPIED = {"MemcpyD2H": OUT, "MemcpyH2D": IN}, re.compile(r"\bsize:(\d+)")
+_OP_OF_KERNEL = "tf_op"
 _PROCESS, _CALL = "ExecutorState::Process", "FunctionRun"
 _DATA_FUNCTION, _GET_NEXT = "InstantiatedCapturedFunction::Run", "IteratorGetNext"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSpan:
-    """Something on one thread or stream. Picoseconds since the profile began; number: of a step, as in lms_stats.csv."""
+    """Something on one thread or stream. Picoseconds since the profile began; number: of a step, as in lms_stats.csv. op: the
+    operation (`node:Type`) that a kernel of a GPU belongs to, if it is known."""
 
     name: str
     line: str
@@ -49,6 +51,7 @@ class LaneSpan:
     end: int
     size_bytes: int = 0
     number: int = 0
+    op: str = ""
 
     @property
     def interval(self) -> Interval:
@@ -89,7 +92,7 @@ def of(space: Any) -> Trace:
     )
 
 
-def _span(thread: Thread, event: ProfileEvent, **more: int) -> LaneSpan:
+def _span(thread: Thread, event: ProfileEvent, **more: Any) -> LaneSpan:
     return LaneSpan(name=event.name, line=thread.name, begin=event.begin, end=event.end, **more)
 
 
@@ -99,7 +102,8 @@ def _streams(streams: Sequence[Thread]) -> dict[str, Sequence[LaneSpan]]:
         for event in stream.events:
             lane = _COPIES.get(event.name, COMPUTE)
             copied = _COPIED.search(str(event.values.get("memcpy_details", ""))) if lane != COMPUTE else None
-            lanes[lane].append(_span(stream, event, size_bytes=int(copied[1]) if copied else 0))
+            op = str(event.values.get(_OP_OF_KERNEL, "")) if lane == COMPUTE else ""
+            lanes[lane].append(_span(stream, event, size_bytes=int(copied[1]) if copied else 0, op=op))
     return {**lanes}
 
 

@@ -38,6 +38,16 @@ class Transfers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """Launches and seconds of a kernel in a step, the mean over the steps, for one type of operations."""
+
+    kernel: str
+    op: str
+    launches: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepProfile:
     """A range of training steps on one device.
 
@@ -104,6 +114,19 @@ def profile(trace: Trace) -> StepProfile:
         out=_link(trace, OUT),
         into=_link(trace, IN),
     )
+
+
+def kernels(trace: Trace) -> list[KernelTime]:
+    """The kernels within the range, the slowest first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for span in within(trace, COMPUTE):
+        found.setdefault((span.name, span.op.rpartition(":")[2]), []).append(span.end - span.begin)
+    steps = len(trace.steps)
+    made = [
+        KernelTime(kernel=name, op=op, launches=len(times) / steps, seconds=PICO * sum(times) / steps)
+        for (name, op), times in found.items()
+    ]
+    return sorted(made, key=lambda kernel: -kernel.seconds)
 
 
 def gaps(trace: Trace) -> list[Interval]:

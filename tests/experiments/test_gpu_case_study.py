@@ -29,6 +29,9 @@ GPU = Card(
     name="A100", memory_bytes=40 << 30, capability=(8, 0), driver="550.54", processor="a CPU, 8 cores", versions="TensorFlow 2.21"
 )  # fmt: skip
 PLACED = {"computes_on": "GPU:0", "swap_outs": 6, "swap_ins": 8, "recomputes": 3, "wrong": [], "same_bits": True}
+KERNELS = {
+    "kernel_seconds": 0.25, "kernels": [{"kernel": "wgrad_" + 80 * "x", "op": "Conv3D", "launches": 4.0, "seconds": 0.0125}]
+}  # fmt: skip
 BYTES_OF_VOXEL = 1850.0  # of the imitated step, a tenth of it with LMS
 
 
@@ -56,7 +59,7 @@ class Imitation:
     def step(self) -> dict:
         self.steps += 1
         return {
-            "seconds": 0.3 if self.part.method == methods.NONE else 0.45,
+            "seconds": (0.36 if self.part.workspace_mib else 0.3) if self.part.method == methods.NONE else 0.45,
             "peak_bytes": self.peak,
             "resident_bytes": 1,
             "loss": -0.5,
@@ -66,13 +69,19 @@ class Imitation:
         assert self.steps == self.part.warm_up + self.part.steps + self.part.profiled
         moved = {"out_bytes": 3 << 30, "in_bytes": 3 << 30, "out_bytes_per_second": 2e10, "in_bytes_per_second": 2.5e10}
         busy = (
-            {"device": "/device:GPU:0", "busy_share": 0.91, "overlap_share": 0.77, **moved}
+            {"device": "/device:GPU:0", "busy_share": 0.91, "overlap_share": 0.77, **moved, **KERNELS}
             if self.part.profiled
             else {}
         )
         planned = {"planner": "hybrid", "predicted_peak_bytes": int(0.96 * self.peak), "predicted_step_seconds": 0.5}
         digest = self.digests[self.part.repeat - 1] if self.part.method == methods.NONE else "abc"
-        return {"digest": digest, "report": {} if self.part.method == methods.NONE else planned, "profile": busy}
+        workspace = {"workspace_mib": str(self.part.workspace_mib or "")}
+        return {
+            "digest": digest,
+            "report": {} if self.part.method == methods.NONE else planned,
+            "profile": busy,
+            **workspace,
+        }
 
     def kill(self) -> None:
         pass
@@ -110,11 +119,16 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "**The same bits**" in minute
     assert "with LMS and without, after 3 steps | no LMS: abc, no LMS: abc, LMS: abc | yes |" in minute
     assert "6 tensors swapped out, 8 swapped in" in section_of(text, "Is every op where it should be?")
-    row = "| 192³ | LMS | 5.00 GiB | trained | 450 ms | 1.50 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | 3.00 GiB at 25 GB/s"
+    row = (
+        "| 192³ | LMS | 5.00 GiB | trained | 1024 MiB | 450 ms | 1.50 | 1.25 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | "
+        "3.00 GiB at 25 GB/s"
+    )
     limits = section_of(text, "What a limit costs")
     assert row in limits
     assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
-    assert "| TFLMS auto-tune | 5.00 GiB |" in limits
+    assert "| 192³ | no LMS | none | trained | 1024 MiB | 360 ms | 1.20 | 1.00 |" in limits
+    assert "| TFLMS auto-tune | 4.20 GiB |" in limits
+    assert limits.count(f"| wgrad_{54 * 'x'} | Conv3D | 4 | 12.50 ms |") == 2  # without LMS, and in half of its memory
     assert "| swap everything | none |" in limits
     assert "| Keras fit as it is | none |" in limits
     assert "| 192³, mixed_bfloat16 | LMS | 3.00 GiB |" in section_of(text, "In 16 bits")
@@ -123,8 +137,20 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     with open(tmp_path / "gpu_case_study.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["section"] for row in rows} == {"check", "limits", "large", "precision", "cubes"}
+    assert "Nothing measured" in section_of(text, "PyTorch on the same network")
     saved = json.loads((tmp_path / "sections/large.json").read_text())
     assert [row["method"] for row in saved["rows"]] == [methods.NONE, methods.LMS]
+
+
+def test_pytorch_stands_beside_the_step_without_lms(tmp_path, child):
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes, with_peers=True)
+    runs = Trainings(tmp_path, card_bytes=GPU.memory_bytes, start=child)
+    done = GpuStudy(tmp_path, size, runs, rehearsed=False)
+    done.run(8, only=["peers"])
+    assert {part.method for part in child.made} == {methods.NONE, *scale.PEERS}
+    assert {part.method for part in child.made[1:]} <= set(methods.TORCH_METHODS)
+    told = section_of(page.write(done, GPU, "x"), "PyTorch on the same network")
+    assert "| 192³ | torch.compile | none | trained | 450 ms | 1.50 |" in told
 
 
 def test_the_largest_cubes_are_found_between_neighbours(tmp_path, child):
@@ -203,7 +229,7 @@ def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
     assert {name for name, outcome in ended.items() if outcome == FAILED} == {"limits", "placement"}
     assert set(ended) == {section.name for section in SECTIONS}
     text = page.write(done, GPU, "x")
-    assert "TFLMS auto-tune in 5,120 MiB, 2 profiled, workspace 1024 MiB: ended by SIGSEGV" in text
+    assert "TFLMS auto-tune in 4,300 MiB, 2 profiled, workspace 1024 MiB: ended by SIGSEGV" in text
     assert "ZeroDivisionError: division by zero" in text
     assert "failed: ended by SIGSEGV" in section_of(text, "What a limit costs")
     child.fails, child.made = {}, []
@@ -459,6 +485,10 @@ def test_one_for_each_workspace_measures_before_the_others(tmp_path, watched):
     runs.measure_all(some)
     warmed = [method for what, method in watched.events if what == "warm"]
     assert warmed[:4] == [methods.LMS] * 4
+    measuring = [event for event in watched.events if event[0] != "made"][:8]
+    assert (
+        measuring == [("warm", methods.LMS), ("end", methods.LMS)] * 4
+    )  # one after the other: neither measures the other
     assert sorted(warmed[4:]) == sorted([method for method in GROUP if method != methods.LMS] * 2 + [methods.LMS] * 2)
 
 

@@ -154,14 +154,17 @@ def gpu_space():
     space = xplane_pb2.XSpace()
     host, gpu = space.planes.add(name="/host:CPU"), space.planes.add(name="/device:GPU:0")
     gpu.stat_metadata[1].name = "memcpy_details"
+    gpu.stat_metadata[2].name = "tf_op"
     host.stat_metadata[1].name = "step_num"
 
-    def add(plane, line, key, name, begin, end, details=None):
+    def add(plane, line, key, name, begin, end, details=None, op=None):
         plane.event_metadata[key].name = name
         event = line.events.add(metadata_id=key, offset_ps=begin, duration_ps=end - begin)
         if details is not None:
             value = {"str_value": details} if isinstance(details, str) else {"int64_value": details}
             event.stats.add(metadata_id=1, **value)
+        if op is not None:
+            event.stats.add(metadata_id=2, str_value=op)
 
     thread = host.lines.add(name="python", timestamp_ns=1)
     add(host, thread, 1, lanes.STEP, 0, 100, 7)
@@ -170,7 +173,9 @@ def gpu_space():
         gpu.lines.add(name="Stream #1(Compute)", timestamp_ns=1),
         gpu.lines.add(name="Stream #2(MemcpyD2H)", timestamp_ns=1),
     )
-    add(gpu, kernels, 1, "ampere_sgemm_128x64", 10, 60)
+    add(gpu, kernels, 1, "ampere_sgemm_128x64", 10, 30, op="model/dense/MatMul:MatMul")
+    add(gpu, kernels, 5, "memset", 30, 35)
+    add(gpu, kernels, 1, "ampere_sgemm_128x64", 35, 60, op="gradients/MatMul_1:MatMul")
     add(gpu, copies, 2, "MemcpyD2H", 50, 70, "kind_src:device kind_dst:pinned size:4096 dest:0 async:1")
     add(gpu, copies, 3, "MemcpyH2D", 70, 80, "kind_src:pinned kind_dst:device size:1024 dest:0 async:1")
     add(gpu, gpu.lines.add(name="XLA Ops", timestamp_ns=1), 4, "derived", 0, 100)
@@ -181,10 +186,21 @@ def test_a_gpu_is_read_from_its_streams():
     trace = lanes.of(gpu_space())
     found = measure.profile(trace)
     assert (trace.device, found.first_step) == ("/device:GPU:0", 7)
-    assert [span.name for span in trace.lanes[lanes.COMPUTE]] == ["ampere_sgemm_128x64"]
+    assert [span.name for span in trace.lanes[lanes.COMPUTE]] == [
+        "ampere_sgemm_128x64",
+        "memset",
+        "ampere_sgemm_128x64",
+    ]
     assert (found.out.size_bytes, found.into.size_bytes) == (4096, 1024)
     assert found.busy_share == pytest.approx(0.5)
     assert found.overlap_share == pytest.approx(1 / 3)
+
+
+def test_kernels_of_a_gpu_are_counted_by_type_of_op():
+    product, memset = measure.kernels(lanes.of(gpu_space()))
+    assert (product.kernel, product.op, product.launches) == ("ampere_sgemm_128x64", "MatMul", 2.0)
+    assert (memset.kernel, memset.op, memset.launches) == ("memset", "", 1.0)
+    assert (product.seconds, memset.seconds) == (pytest.approx(45e-12), pytest.approx(5e-12))
 
 
 def nested_or_apart(events):
