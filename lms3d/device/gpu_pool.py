@@ -1,7 +1,7 @@
 """The pieces of a GPU's memory under a hard limit: handed out as close to the wanted size as TensorFlow allows.
 
-By its own rule TensorFlow hands out a free piece whole, unless that is twice as large as wanted, or 128 MiB larger. Under a small limit
-that is most of the memory. There is an option for it, but no public call. Checked with TensorFlow 2.21.
+By its own rule TensorFlow hands out a free piece whole, unless that is twice as large as wanted, or 128 MiB larger. Under a small
+limit that is most of the memory. There is an option for it, but no public call. Checked with TensorFlow 2.21.
 """
 
 from __future__ import annotations
