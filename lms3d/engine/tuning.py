@@ -201,6 +201,12 @@ experiments.lms_overhead`."""
 SMALLEST_PIECE = 4 << 10
 """On a GPU: a buffer of fewer bytes than this fits into any gap. A margin, not measured."""
 
+# -- passes/repeats ----------------------------------------------------------------------------------------------------
+
+SHARED_BYTES = 1 << 10
+"""Tensors of at most this size are computed once, and kept for all that read them. Larger: more of them live from the forward
+pass to the gradient. What optimisers repeat are scalars."""
+
 # -- passes/turned ------------------------------------------------------------------------------------------------------
 
 TURNED_CHANNELS = 16

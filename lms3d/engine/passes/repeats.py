@@ -9,7 +9,10 @@ else runs beside them: 17 of the 100 ms of a step at 192^3 on an H200.
 
 REPEAT-1  Two ops are equal if their type, attributes, device and inputs are, and if they wait for the same ops. So two reads of a
           variable are equal only if no update of it comes between them.
-REPEAT-2  Only crumbs are shared. A large tensor that is computed again may have been meant to save memory.
+REPEAT-2  Only tensors of at most `tuning.SHARED_BYTES` are shared. A larger one that is computed again may have been meant to save
+          memory.
+REPEAT-3  A step in slabs or with programs is left alone: it was a whole step before, and the planes that slabs read of their
+          neighbours are cut out anew for each reader.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.engine import tuning
 from lms3d.engine.ir import CALLING_TYPES
 from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.tensorflow import reading, surgery
@@ -56,6 +59,8 @@ def compute_once(graph: tf.Graph) -> int:
 
 def _repeats(graph: tf.Graph) -> Iterator[tuple[tf.Operation, tf.Operation]]:
     """(op, the first op that is equal to it), in the order of the step: an edit of one shows in the inputs of the next."""
+    if reading.slices_of(graph)[0]:  # REPEAT-3
+        return
     known: dict[Any, list[tuple[dict[str, bytes], tf.Operation]]] = {}
     for op in traced_order(graph):
         if not _may_be_shared(op):
@@ -76,7 +81,7 @@ def _may_be_shared(op: tf.Operation) -> bool:
     if op.type in ("Placeholder", "PlaceholderWithDefault") or (reading.is_stateful(op) and op.type != _READ):
         return False
     sizes = [size(t) for t in op.outputs]
-    return all(one is not None and 0 < one <= CRUMB_BYTES for one in sizes)  # REPEAT-2
+    return all(one is not None and 0 < one <= tuning.SHARED_BYTES for one in sizes)  # REPEAT-2
 
 
 def _attributes(op: tf.Operation) -> dict[str, bytes]:

@@ -8,15 +8,16 @@ import keras
 import pytest
 import tensorflow as tf
 
-from lms3d.device.pool_layout import CRUMB_BYTES
+from lms3d.engine import tuning
 from lms3d.engine.passes import manager
 from lms3d.engine.passes.base import Target
 from lms3d.engine.passes.repeats import ComputeOnce, compute_once
+from lms3d.engine.passes.slicing import Slice
 from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import traced_order
 from lms3d.keras_step.attachment import trace_step
 
-NUMBER = tf.TensorSpec((), tf.float32)
+NUMBER, LARGE = tf.TensorSpec((), tf.float32), tuning.SHARED_BYTES // 4 + 1
 
 
 def counted(function) -> Counter[str]:
@@ -53,6 +54,21 @@ def test_trained_weights_have_the_same_bits():
         assert (one.numpy() == other.numpy()).all()
 
 
+def test_a_step_in_slabs_is_left_alone():
+    """Neighbours cut the same planes out again, so that nobody keeps them meanwhile."""
+    kernel = tf.Variable(tf.random.stateless_normal((3, 3, 1, 1), (1, 2)))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.conv2d(tf.nn.conv2d(x, kernel, 1, "SAME"), kernel, 1, "SAME"))
+        return tape.gradient(loss, kernel)
+
+    function = functions.trace(step, tf.TensorSpec((1, 16, 4, 1)))
+    compute_once(function.graph)
+    assert manager.run(function, [Slice({0: 4})]) == ("slice",)
+    assert manager.run(function, [ComputeOnce(Target())]) == ()
+
+
 def test_a_read_after_an_update_is_not_the_read_before_it():
     kept = tf.Variable(1.0)
 
@@ -76,8 +92,8 @@ def test_a_read_after_an_update_is_not_the_read_before_it():
         lambda x: (x + 1, x + 2),  # other numbers
         lambda x: (tf.cast(x, tf.float64), tf.cast(x, tf.int32)),  # other attributes
         lambda x: (
-            tf.fill((CRUMB_BYTES // 4 + 1,), x),
-            tf.fill((CRUMB_BYTES // 4 + 1,), x),
+            tf.fill((LARGE,), x),
+            tf.fill((LARGE,), x),
         ),  # large: meant to save memory
     ],
 )
