@@ -90,7 +90,12 @@ class MethodComparison:
 
     def ratio(self, r: PartResult) -> float | None:
         """Step time / that of a step without LMS: of the neighbour beside it, or else of the process whose steps were timed."""
-        none = next((one for one in self.results if one.part.method == methods.NONE and one.step_seconds), None)
+        plain = [one for one in self.results if one.part.method == methods.NONE]
+        usual = [one for one in plain if one.part.workspace_mib is None]
+        alike = (
+            plain if len({one.part.workspace_mib for one in plain}) == 1 else []
+        )  # else no ratio, rather than to any of them
+        none = next((one for one in usual or alike if one.step_seconds), None)
         if r.ratio is not None or not r.part.profiled or none is None or r.step_seconds is None:
             return r.ratio
         return r.step_seconds / (none.step_seconds or 1.0)

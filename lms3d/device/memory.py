@@ -67,6 +67,11 @@ def current_limit() -> int | None:
     return None
 
 
+def splits_closely() -> bool:
+    """Whether `limit_memory` has limited a GPU, whose allocator then wastes little (`gpu_pool`)."""
+    return _gpu_limit_bytes is not None
+
+
 def device_memory_bytes() -> int:
     """The bytes that training can have: the hard limit, else the GPU's pool, else this process's part of the free host memory."""
     limit = current_limit()

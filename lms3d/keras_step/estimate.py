@@ -21,7 +21,7 @@ from lms3d.engine.plan import Plan
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import Settings, StepRequest
 from lms3d.engine.slabs import choice
-from lms3d.engine.step_model.pool import Pool
+from lms3d.engine.step_model.pool import CPU_POOL, LIMITED_GPU_POOL, Pool
 from lms3d.errors import DoesNotFit, InputError
 from lms3d.keras_step import on_device, report, settings
 from lms3d.keras_step.attachment import require_graph_step, trace_step
@@ -64,8 +64,8 @@ class Planned:
 
 
 def _kind_of_limit(pool: Pool) -> str:
-    """On a CPU the smallest limits depend on it: a pool that nothing may leave needs some MiB more."""
-    if pool.limited_cpu:
+    """The smallest limits depend on it: a CPU's pool that nothing may leave needs some MiB more, a GPU's wastes less."""
+    if pool in (CPU_POOL, LIMITED_GPU_POOL):
         return "a hard one, as lms3d.limit_memory sets it"
     return "" if pool.in_pieces else "not a hard one: TensorFlow may take more"
 
@@ -97,8 +97,8 @@ def plan_step(
         tf.TensorSpecs such as `tf.TensorSpec((8, 224, 224, 3))`, all sizes known. A batch of arrays or tensors does as well, or
         a tf.data.Dataset of batches, whose first batch is looked at if it leaves sizes open.
     memory_limit: "6GiB" or bytes; None means the limit that was set, or else all that the device has. It need not exist here.
-    hard_limit: on a CPU, whether a `memory_limit` given here counts as a hard one, as `limit_memory` sets it. Its pool needs some
-        MiB more. False plans as `LMS(memory_limit=...)` does if no hard limit is set.
+    hard_limit: whether a `memory_limit` given here counts as a hard one, as `limit_memory` sets it. A CPU's pool needs some MiB
+        more; a GPU's allocator wastes less. False plans as `LMS(memory_limit=...)` does if no hard limit is set.
     step: "train", "test" or "predict".
     planner, slabs, compile, tier, swap_dir, mapped and the parameters of TFLMS: see `LMS`.
     with_floor: also find the smallest limit that some plan fits in, which takes seconds for large models.

@@ -48,7 +48,8 @@ def resolve(
         raise InputError(
             f"LMS(memory_limit={format_size(limit)}) is above the hard limit of {format_size(in_force)} that was set"
         )
-    limited = in_force is not None or (hypothetical and hard and memory_limit is not None)
+    set_here = memory.splits_closely() if device.startswith("GPU") else in_force is not None
+    limited = set_here or (hypothetical and hard and memory_limit is not None)
     return Settings(
         limit_bytes=limit,
         tier=choose_tier(tier, device),

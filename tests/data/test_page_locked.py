@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -71,12 +73,53 @@ def test_a_block_is_locked_once_and_lent_again(driver):
 
 def test_spare_blocks_hold_no_more_than_they_may(driver, monkeypatch):
     monkeypatch.setattr(page_locked, "SPARE_BYTES", 3 * MIB)
+    monkeypatch.setattr(page_locked, "FEW", 1)
     blocks = Blocks(Driver(1, str(driver)))
     lent = [blocks.lend(size * MIB) for size in (2, 1, 2)]
     assert locked_bytes(driver) == 5 * MIB
     while lent:
         lent.pop(0)
-    assert blocks.spare_bytes == locked_bytes(driver) == 3 * MIB
+    assert blocks.spare_bytes == 5 * MIB
+    kept = blocks.lend(MIB // 2)
+    assert blocks.spare_bytes == 3 * MIB
+    assert locked_bytes(driver) == 3 * MIB + kept.nbytes
+    monkeypatch.setattr(page_locked, "SPARE_BYTES", 0)
+    monkeypatch.setattr(page_locked, "FEW", 2)
+    blocks.lend(MIB // 2)
+    assert blocks.spare_bytes == 3 * MIB + MIB // 2  # few blocks are kept, however large
+
+
+def test_a_block_that_cannot_be_unlocked_is_kept(driver, monkeypatch, caplog):
+    monkeypatch.setattr(page_locked, "SPARE_BYTES", 0)
+    monkeypatch.setattr(page_locked, "FEW", 0)
+    blocks = Blocks(Driver(1, str(driver)))
+    address = blocks.lend(MIB).ctypes.data
+    ctypes.CDLL(str(driver)).cuMemHostUnregister(ctypes.c_void_p(address))  # so the driver does not know it
+    blocks.lend(MIB // 2)
+    assert [one.address for one in blocks._kept] == [address]
+    assert "cuMemHostUnregister failed with error 713" in caplog.text
+
+
+def test_threads_that_ask_at_once_get_the_same_blocks(driver, monkeypatch):
+    """Of others nobody would unlock the memory."""
+    made = []
+
+    def slowly(gpu: int) -> Driver:
+        made.append(gpu)
+        time.sleep(0.2)
+        return Driver(gpu, str(driver))
+
+    monkeypatch.setattr(page_locked, "Driver", slowly)
+    gpu = type("Gpu", (), {"name": "/physical_device:GPU:1"})
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [gpu])
+    page_locked._found.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: page_locked.blocks(), range(4)))
+        assert made == [1]
+        assert len(set(map(id, found))) == 1
+    finally:
+        page_locked._found.cache_clear()
 
 
 def test_what_cannot_be_locked_is_lent_all_the_same(driver, caplog):
@@ -94,7 +137,7 @@ def test_what_cannot_be_locked_is_lent_all_the_same(driver, caplog):
 
 
 def test_without_the_gpu_or_the_driver_there_are_no_blocks(driver, tmp_path):
-    assert page_locked.blocks.__wrapped__() is None  # no GPU here
+    assert page_locked._found.__wrapped__() is None  # no GPU here
     with pytest.raises(OSError, match="cuDeviceGet failed with error 101"):
         Driver(0, str(driver))
     with pytest.raises(OSError, match=r"none\.so"):

@@ -27,9 +27,9 @@ from lms3d.engine.ir import CALLING_TYPES
 from lms3d.engine.passes.base import Function, Normalising
 from lms3d.engine.tensorflow import reading, surgery
 from lms3d.engine.tensorflow.bodies import size
-from lms3d.engine.tensorflow.capture import traced_order
+from lms3d.engine.tensorflow.capture import runs_once, traced_order
 
-_READ = "ReadVariableOp"
+_READ, _GRADIENT = "ReadVariableOp", "_gradient_op_type"
 
 
 class ComputeOnce(Normalising):
@@ -78,13 +78,14 @@ def _repeats(graph: tf.Graph) -> Iterator[tuple[tf.Operation, tf.Operation]]:
 def _may_be_shared(op: tf.Operation) -> bool:
     if reading.in_loop(op) or op.type in CALLING_TYPES or not op.outputs:
         return False
-    if op.type in ("Placeholder", "PlaceholderWithDefault") or (reading.is_stateful(op) and op.type != _READ):
+    if op.type in ("Placeholder", "PlaceholderWithDefault") or (runs_once(op) and op.type != _READ):
         return False
     sizes = [size(t) for t in op.outputs]
     return all(one is not None and 0 < one <= tuning.SHARED_BYTES for one in sizes)  # REPEAT-2
 
 
 def _attributes(op: tf.Operation) -> dict[str, bytes]:
-    """The attributes that decide what an op computes."""
+    """The attributes that decide what an op computes, and which gradient it has."""
     found = op.node_def.attr
-    return {name: found[name].SerializeToString(deterministic=True) for name in found if not name.startswith("_")}
+    names = [name for name in found if not name.startswith("_") or name == _GRADIENT]
+    return {name: found[name].SerializeToString(deterministic=True) for name in names}
