@@ -22,6 +22,7 @@ from lms3d.experiments.accelerator.trainings import Trainings
 from lms3d.experiments.harness import child as process
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
+from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.experiments.reporting.runs import known
 from tests.thorough import THOROUGH
 
@@ -151,6 +152,21 @@ def test_pytorch_stands_beside_the_step_without_lms(tmp_path, child):
     assert {part.method for part in child.made[1:]} <= set(methods.TORCH_METHODS)
     told = section_of(page.write(done, GPU, "x"), "PyTorch on the same network")
     assert "| 192³ | torch.compile | none | trained | 450 ms | 1.50 |" in told
+
+
+def test_without_its_usual_workspace_the_step_without_lms_is_no_measure():
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
+
+    def trained(method: str, workspace: int | None, seconds: float) -> PartResult:
+        part = size.part(method, 192, None, workspace_mib=workspace)
+        return PartResult(part=part, outcome="trained", seconds=(seconds,), workspace_mib=str(workspace or 4096))
+
+    lms, usual = trained(methods.LMS, 1024, 0.2), trained(methods.NONE, None, 0.1)
+    one, other = trained(methods.NONE, 1024, 0.16), trained(methods.NONE, 256, 0.4)
+    for plain, ratio in (([usual, one, other], 2.0), ([one, other], None), ([one], 1.25)):
+        here = MethodComparison([*plain, lms], size.model, 192)
+        assert here.ratio(lms) == (ratio and pytest.approx(ratio))
+        assert here.ratio_within(lms) == pytest.approx(1.25)
 
 
 def test_the_largest_cubes_are_found_between_neighbours(tmp_path, child):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from lms3d.engine import tuning
 from lms3d.engine.engine import Engine
-from lms3d.engine.step_model.pool import CPU_POOL, LIMITED_GPU_POOL, NO_POOL
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, LIMITED_GPU_POOL, NO_POOL
 from lms3d.keras_step import estimate, on_device, settings
 from lms3d.keras_step.callback import LMS
 
@@ -111,3 +111,20 @@ def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, p
     with pytest.raises(StopIteration):
         LMS(memory_limit="1GiB")._get_runner().run(model, "train", batch)
     assert seen == 2 * [(128, 32) * batches]
+
+
+@pytest.mark.parametrize(
+    ("was_set", "asked", "pool"),
+    [
+        (True, {}, LIMITED_GPU_POOL),
+        (False, {}, GPU_POOL),  # TensorFlow's own rule, whatever LMS(memory_limit=...) says
+        (False, {"hypothetical": True}, LIMITED_GPU_POOL),  # as limit_memory would set it
+        (False, {"hypothetical": True, "hard": False}, GPU_POOL),
+    ],
+)
+def test_a_gpu_wastes_little_of_its_memory_only_if_that_was_set(monkeypatch, was_set, asked, pool):
+    monkeypatch.setattr(settings.memory, "splits_closely", lambda: was_set)
+    monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "1")  # of a processor's pool: says nothing about a GPU
+    monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "4096")
+    found = settings.resolve("1GiB", "host", "hybrid", settings.Parameters(), device="GPU:0", **asked)
+    assert found.pool is pool

@@ -104,3 +104,18 @@ def test_what_is_no_repetition_stays(step):
     assert max(before.values()) == 2
     compute_once(function.graph)
     assert {kind: n for kind, n in counted(function).items() if kind in kinds} == before
+
+
+def test_ops_with_gradients_of_their_own_stay():
+    @tf.RegisterGradient("NoneOfIt")
+    def none(op: tf.Operation, dy: tf.Tensor) -> tf.Tensor:
+        return 0 * dy
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.compat.v1.get_default_graph().gradient_override_map({"Tanh": "NoneOfIt"}):
+            first = tf.tanh(x)
+        return first + tf.tanh(x)
+
+    function = functions.trace(step, NUMBER)
+    compute_once(function.graph)
+    assert counted(function)["Tanh"] == 2
