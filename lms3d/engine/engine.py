@@ -136,7 +136,8 @@ class Engine:
         ops_scale: float = 1.0,
         lazy: bool = False,
     ) -> StepRequest:
-        """The question for the planner about the step behind `function`, whose graph is normalised: that changes no result.
+        """The question for the planner about the step behind `function`, whose graph is normalised: on a processor that changes no
+        bit, on a GPU results stay equal to rounding (`passes.turned`).
 
         settings, machine: in place of the engine's own. A machine that is given knows the scale of its ops (ADAPT-6). For the
         engine's own machine the scale is looked up, and is `ops_scale` if nothing is known of this step.
