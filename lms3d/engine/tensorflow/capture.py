@@ -19,6 +19,7 @@ from lms3d.engine.ir import (
     Op,
     StepGraph,
     Tensor,
+    producer_name,
     topological,
     without_dead,
 )
@@ -71,7 +72,24 @@ def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
     found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))
+    else:
+        found = _in_place(found)
     return topological(without_dead(found, wanted(graph)))
+
+
+def _in_place(ops: list[Op]) -> list[Op]:
+    """The ops as they were traced; an op that a pass made later stands just before the first op that reads it."""
+    by_name = {op.name: op for op in ops}
+    index = {name: i for i, name in enumerate(by_name)}
+    place = dict(index)
+    waiting = [op for op in ops if not op.in_loop]
+    while waiting:
+        op = waiting.pop()
+        for source in map(producer_name, op.inputs):
+            if place[op.name] < place[source]:
+                place[source] = place[op.name]
+                waiting.append(by_name[source])
+    return sorted(ops, key=lambda op: (place[op.name], place[op.name] == index[op.name], index[op.name]))
 
 
 def wanted(graph: tf.Graph) -> list[str]:
@@ -290,7 +308,7 @@ def traced_order(graph: tf.Graph, *, last: Sequence[str] = ()) -> list[tf.Operat
         )
         for op in graph.get_operations()
     ]
-    ops = topological(without_dead(bare, wanted(graph)), urgent=lambda op: op.name not in late)
+    ops = topological(without_dead(_in_place(bare), wanted(graph)), urgent=lambda op: op.name not in late)
     return [graph.get_operation_by_name(op.name) for op in ops]
 
 

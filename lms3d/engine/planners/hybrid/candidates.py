@@ -8,10 +8,11 @@ CANDIDATE-3  A mapped buffer leaves at its longest gap, at its first one, or at 
 CANDIDATE-4  Any other buffer comes back after its longest gap, after its `tuning.CANDIDATE_GAPS` longest ones, after all that are
              far longer than the others (`tuning.FAR`), or after each.
 CANDIDATE-5  A candidate that costs no less than another, and never holds less, is left out.
-CANDIDATE-6  A buffer that is cheaper to recompute than to write may be recomputed (`remat`). The price is that of its whole chain,
-             each time; or less, if the chain reads buffers that could be recomputed but are alive. Such a candidate does not go
-             with a plan that recomputes those buffers at another time (COVER-5). So they may be recomputed a little earlier, for
-             all that read them then.
+CANDIDATE-6  A buffer that is cheaper to recompute than to move may be recomputed (`remat`). The price is that of its whole chain,
+             each time; or less, if the chain reads buffers that could be recomputed but are alive. While a chain runs, what it
+             recomputes on the way takes memory.
+CANDIDATE-7  A chain counts on its parents (COVER-5). So buffers may come back a little earlier, at the anchors at which the chains
+             of others need them.
 """
 
 from __future__ import annotations
@@ -38,30 +39,47 @@ _ONCE = 1 << 30  # no gap is longer: all later reads share a copy
 class Candidate:
     """One way in which one buffer can leave (CANDIDATE-1). spans: the anchors at which it still takes memory.
 
-    through: the buffers that are recomputed for it. reads: (buffer, anchor) pairs that it counts on to be readable (CANDIDATE-6).
+    copies: (first, last) anchors at which each copy is read; by default `spans`, which begin earlier if a transfer takes time.
+    mapped: what is in the tier can be read there.
+    Of a candidate that recomputes, as (buffer, anchor) pairs: through: what is recomputed for it. reads: what it counts on to be
+    readable. asks: those of them that could be recomputed, too. room: (anchor, bytes) pairs of what its chains take (CANDIDATE-6).
     """
 
     buffer: int
     choice: Choice
     spans: Spans
     seconds: float
-    through: frozenset[int] = frozenset()
+    copies: Spans = ()
+    mapped: bool = False
+    through: tuple[tuple[int, int], ...] = ()
     reads: tuple[tuple[int, int], ...] = ()
+    asks: tuple[tuple[int, int], ...] = ()
+    room: tuple[tuple[int, int], ...] = ()
 
     def readable(self, anchor: int) -> bool:
         """Whether the buffer can be read at an anchor: in the tier, or in a copy on the device."""
-        return self.choice.mode is not Mode.RECOMPUTE or any(start <= anchor <= end for start, end in self.spans)
+        return self.mapped or any(start <= anchor <= end for start, end in self.copies or self.spans)
+
+    def prolonged(self, anchor: int) -> bool:
+        """Whether a read at an anchor would make a copy begin earlier."""
+        near = max(self.choice.split, self.choice.later_split)
+        return any(0 < start - anchor <= near for start, _ in (self.copies or self.spans)[1:])
 
 
 def candidates(problem: Problem, machine: Machine, links: Links) -> list[Candidate]:
     """The candidates of all buffers that free anything."""
     recomputed = _all_recomputed(problem, machine)
+    asked = _asked(itertools.chain.from_iterable(recomputed.values()))
     result: list[Candidate] = []
     for b, buffer in enumerate(problem.buffers):
+        made = recomputed.get(b, [])
         if buffer.swappable and buffer.reads and buffer.reads[-1] > buffer.defined:
             swapped = _read_in_tier if buffer.mapped else _brought_back
-            result += _useful(list(swapped(b, buffer, machine, links)))
-        result += recomputed.get(b, ())
+            useful = _useful(list(swapped(b, buffer, machine, links)))
+            result += useful
+            result += () if buffer.mapped else _earlier(useful, asked[b])
+        result += made
+        result += _earlier([c for c in made if not c.asks], asked[b])
     return result
 
 
@@ -110,11 +128,11 @@ def _read_in_tier(b: int, buffer: Buffer, machine: Machine, links: Links) -> Ite
     loose = ((longest, False), (1, False)) if max(between) > 1 else ()
     for split, tight in dict.fromkeys((*loose, (1, True), (0, True))):
         choice = Choice(Mode.SWAP, tight, split=split, later_split=_ONCE)
-        (first, last), *later = _segments(buffer, choice)
+        (first, last), *later = segments(buffer, choice)
         if later:
             wait = out if tight else max(written - float(links.begins[later[0][0]]), 0.0)
             end = last if tight else max(last, release - 1)
-            yield Candidate(b, choice, ((first, end),), price + wait)
+            yield Candidate(b, choice, ((first, end),), price + wait, mapped=True)
 
 
 def _brought_back(b: int, buffer: Buffer, machine: Machine, links: Links) -> Iterator[Candidate]:
@@ -122,11 +140,13 @@ def _brought_back(b: int, buffer: Buffer, machine: Machine, links: Links) -> Ite
     out = buffer.bytes / machine.swap_out_bytes_per_second
     back = buffer.bytes / machine.swap_in_bytes_per_second
     longest = sorted({gap for gap in gaps(buffer) if gap > 1}, reverse=True)
-    far = [shorter for gap, shorter in itertools.pairwise([*longest, 1]) if gap >= FAR * shorter]
-    for split in dict.fromkeys([gap - 1 for gap in longest[:CANDIDATE_GAPS]] + far + [1]):
+    # No larger than needed: reads for other buffers get copies of their own and do not prolong these.
+    next_shorter = list(itertools.pairwise([*longest, 1]))
+    far = [shorter for gap, shorter in next_shorter if gap >= FAR * shorter]
+    for split in dict.fromkeys([shorter for _, shorter in next_shorter[:CANDIDATE_GAPS]] + far + [1]):
         for tight in (False, True):
             choice = Choice(Mode.SWAP, tight, tight, split)
-            (first, last), *later = _segments(buffer, choice)
+            (first, last), *later = parts = segments(buffer, choice)
             if not later:
                 continue
             release = first + 1 if tight else links.first_after(links.written(first, out))
@@ -136,46 +156,65 @@ def _brought_back(b: int, buffer: Buffer, machine: Machine, links: Links) -> Ite
                 spans.append((issued, end))
             moving, copies = out + back * len(later), len(later)
             price = machine.transfer_price * moving + machine.node_seconds * (1 + copies)
-            yield Candidate(b, choice, tuple(spans), price + moving * tight)
+            yield Candidate(b, choice, tuple(spans), price + moving * tight, tuple(parts))
 
 
 def _all_recomputed(problem: Problem, machine: Machine) -> dict[int, list[Candidate]]:
     """The candidates that recompute, by buffer (CANDIDATE-6)."""
     chains = Chains(problem, machine)
-    recomputed = {b: list(_recomputed(b, buffer, chains)) for b, buffer in enumerate(problem.buffers)}
+    return {b: list(_recomputed(b, buffer, chains)) for b, buffer in enumerate(problem.buffers)}
+
+
+def _asked(recomputed: Iterable[Candidate]) -> dict[int, set[int]]:
+    """The anchors at which chains need a buffer, by buffer."""
     asked: dict[int, set[int]] = defaultdict(set)
-    for b, anchor in itertools.chain.from_iterable(c.reads for of_one in recomputed.values() for c in of_one):
-        asked[b].add(anchor)
-    for b, anchors in asked.items():
-        recomputed[b] += [early for c in recomputed[b] if not c.reads for early in _earlier(c, anchors)]
-    return recomputed
+    for candidate in recomputed:
+        for b, anchor in (*candidate.reads, *candidate.through):
+            asked[b].add(anchor)
+    return asked
 
 
 def _recomputed(b: int, buffer: Buffer, chains: Chains) -> Iterator[Candidate]:
     for choice in chains.choices(b):
-        (first, last), *later = _segments(buffer, choice)
+        (first, last), *later = segments(buffer, choice)
         for alone in (False, True):
             tried = [(start, chains.chain(b, start, alone=alone)) for start, _ in later]
             possible = [(start, chain) for start, chain in tried if chain]
             seconds = sum(chain.seconds for _, chain in possible)
-            reads = tuple((read, start) for start, chain in possible for read in sorted(chain.reads))
             cheap = seconds < chains.written_seconds(buffer)
-            if len(possible) == len(tried) and cheap and (reads or not alone):
-                through = frozenset[int]().union(*(chain.through for _, chain in possible))
-                yield Candidate(b, choice, ((first, last), *later), seconds, through, reads)
+            asks = _pairs((start, chain.asks) for start, chain in possible)
+            if len(possible) == len(tried) and cheap and (asks or not alone):
+                through = _pairs((start, chain.through) for start, chain in possible)
+                reads = _pairs((start, chain.reads) for start, chain in possible)
+                room = tuple((start, size) for start, chain in possible if (size := chains.room_bytes(b, start, chain)))
+                spans = ((first, last), *later)
+                yield Candidate(b, choice, spans, seconds, through=through, reads=reads, asks=asks, room=room)
 
 
-def _earlier(candidate: Candidate, asked: Iterable[int]) -> Iterator[Candidate]:
-    """The same candidate with copies at the anchors at which others ask for them, if those come soon before."""
-    first, *later = candidate.spans
-    spans = [(min([a for a in asked if start - SHARED <= a < start], default=start), end) for start, end in later]
-    if spans != later:
-        shared = max(start - before for (before, _), (start, _) in zip(spans, later, strict=True))
-        choice = replace(candidate.choice, later_split=max(shared, candidate.choice.later_split))
-        yield replace(candidate, choice=choice, spans=(first, *spans))
+def _pairs(wanted: Iterable[tuple[int, Iterable[int]]]) -> tuple[tuple[int, int], ...]:
+    """(buffer, anchor) of anchors and the buffers that are wanted there."""
+    return tuple((b, anchor) for anchor, buffers in wanted for b in sorted(buffers))
 
 
-def _segments(buffer: Buffer, choice: Choice) -> list[tuple[int, int]]:
+def _earlier(found: Iterable[Candidate], asked: set[int]) -> Iterator[Candidate]:
+    """The same candidates with copies at the anchors at which chains ask for them, if those come soon before."""
+    for candidate in found:
+        first, *later = candidate.copies or candidate.spans
+        starts = [min((a for a in asked if start - SHARED <= a < start), default=start) for start, _ in later]
+        sooner = [start - before for before, (start, _) in zip(starts, later, strict=True)]
+        if any(sooner):
+            choice = replace(candidate.choice, later_split=max(*sooner, candidate.choice.later_split))
+            begun = [max(start - by, first[1] + 1) for (start, _), by in zip(candidate.spans[1:], sooner, strict=True)]
+            ends = [end for _, end in later]
+            # A copy that begins earlier may reach the one before it.
+            apart = [i for i in range(1, len(ends)) if choice.cuts(starts[i] - ends[i - 1], first=False)]
+            bounds = list(zip([0, *apart], [*apart, len(ends)], strict=True))
+            spans = [(begun[i], ends[j - 1]) for i, j in bounds]
+            copies = [(starts[i], ends[j - 1]) for i, j in bounds]
+            yield replace(candidate, choice=choice, spans=(candidate.spans[0], *spans), copies=(first, *copies))
+
+
+def segments(buffer: Buffer, choice: Choice) -> list[tuple[int, int]]:
     """(first, last) anchor of each segment (SCHEDULE-1)."""
     segments = [(buffer.defined, buffer.defined)]
     for read in buffer.reads:

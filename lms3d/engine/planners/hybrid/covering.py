@@ -1,15 +1,17 @@
 """A covering program over intervals: which buffers leave, and how, so that the others fit. No TensorFlow here.
 
 COVER-1  What a plan holds is a sum over buffers. Each holds the spans in which its buffer is live: under the candidate chosen, or,
-         if it is kept, in the unplanned step.
+         if it is kept, in the unplanned step. A candidate also holds the room of its chains.
 COVER-2  The program takes at most one candidate per buffer, so that no anchor holds more than the budget, at the lowest price. Its
          rows are differences of neighbouring anchors: a span has an entry where it starts and one where it ends. Such a program has
          few fractional values, and is solved in milliseconds; the same program in full rows takes minutes.
 COVER-3  If the budget is too small, the program holds as little as possible above it.
-COVER-4  Fractions are rounded: each buffer takes the candidate with the largest one. Then the cheapest changes for each byte remove
-         what is above the budget. Then each buffer, the dearest first, takes the cheapest candidate that still fits, or stays.
-COVER-5  A candidate that counts on reading another buffer at some anchor (CANDIDATE-6) is not taken together with a candidate of
-         that buffer under which it cannot be read then.
+COVER-4  Fractions are rounded: each buffer takes the candidate with the largest one. Candidates that contradict others are replaced
+         (COVER-5). Then the cheapest changes for each byte remove what is above the budget. Then each buffer, the dearest first,
+         takes the cheapest candidate that still fits, or stays.
+COVER-5  A candidate that counts on reading another buffer at some anchor is not taken together with a candidate of that buffer
+         under which it cannot be read then. Nor is one that recomputes the other buffer on the way, if that one comes back from
+         the tier, or is recomputed so soon afterwards that both reads would share the copy.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csc_array
 
 from lms3d.engine.planners.hybrid.candidates import Candidate, Spans
+from lms3d.engine.step_model.decisions import Mode
 
 _MIB = 1 << 20
 _ABOVE_SECONDS = 1e3  # price of a MiB above the budget: more than anything else (COVER-3)
@@ -38,6 +41,13 @@ class UnplannedStep:
     live_bytes: np.ndarray
     spans: Mapping[int, Spans]
     sizes: Sequence[int]
+
+    def holds(self, b: int, candidate: Candidate | None) -> list[tuple[int, int, int]]:
+        """(first anchor, last anchor, bytes) of what a buffer holds under a candidate, its chains included; None keeps it."""
+        if candidate is None:
+            return [(start, end, self.sizes[b]) for start, end in self.spans[b]]
+        own = [(start, end, self.sizes[b]) for start, end in candidate.spans]
+        return own + [(anchor, anchor, size) for anchor, size in candidate.room]
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,8 @@ def cover(unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_byte
     solved = program.solve()
     rounding = _Rounding(unplanned, candidates, budget_bytes + solved.above_bytes)
     rounding.take(solved.fractions)
-    rounding.repair()
     rounding.settle()
+    rounding.repair()
     rounding.give_back()
     return Cover(rounding.taken, rounding.live_bytes, solved.seconds, solved.seconds_per_byte, solved.above_bytes)
 
@@ -91,6 +101,8 @@ class _Program:
         for candidate in self.candidates:
             for start, end in (*candidate.spans, *self.unplanned.spans[candidate.buffer]):
                 changes[start] = changes[end + 1] = True
+            for anchor, _ in candidate.room:
+                changes[anchor] = changes[anchor + 1] = True
         block = changes[:count].cumsum()
         above = np.flatnonzero(self.excess_bytes > 0)
         order = above[np.lexsort((-self.excess_bytes[above], block[above]))]
@@ -103,13 +115,13 @@ class _Program:
         ends: list[int] = []
         mib: list[float] = []
         for column, candidate in enumerate(self.candidates):
-            size = self.unplanned.sizes[candidate.buffer] / _MIB
-            for sign, spans in ((1.0, candidate.spans), (-1.0, self.unplanned.spans[candidate.buffer])):
-                for start, end in spans:
+            b = candidate.buffer
+            for sign, holds in ((1, self.unplanned.holds(b, candidate)), (-1, self.unplanned.holds(b, None))):
+                for start, end, size in holds:
                     columns.append(column)
                     starts.append(start)
                     ends.append(end + 1)
-                    mib.append(sign * size)
+                    mib.append(sign * size / _MIB)
         low, high = np.searchsorted(self.rows, starts), np.searchsorted(self.rows, ends)
         rows, values = np.concatenate([low, high]), np.array(mib)
         values = np.concatenate([values, -values])
@@ -155,7 +167,7 @@ class _Program:
             of[candidate.buffer].append(column)
         groups = [several for several in of.values() if len(several) > 1]
         for column, candidate in enumerate(self.candidates):
-            for b in sorted({b for b, _ in candidate.reads}):
+            for b in sorted({b for b, _ in (*candidate.reads, *candidate.through)}):
                 lacking = [other for other in of[b] if _lacks(self.candidates[other], candidate)]
                 groups += [[column, *lacking]] if lacking else []
         if not groups:
@@ -177,7 +189,7 @@ class _Rounding:
         self.readers: dict[int, set[int]] = defaultdict(set)  # buffer -> buffers whose candidates count on reading it
         for candidate in candidates:
             self.of[candidate.buffer].append(candidate)
-            for b, _ in candidate.reads:
+            for b, _ in (*candidate.reads, *candidate.through):
                 self.readers[b].add(candidate.buffer)
 
     def take(self, fractions: np.ndarray) -> None:
@@ -197,27 +209,37 @@ class _Rounding:
         """At the highest anchor makes the change that costs the least for each byte, each change at most once, until all fits."""
         changes = _Changes(self.unplanned, self.candidates, self.taken)
         while int(self.live_bytes.max()) > self.budget_bytes:
-            best = changes.take_best(int(self.live_bytes.argmax()))
+            best = changes.best(int(self.live_bytes.argmax()))
             if best is None:
                 return
-            self._change(self.candidates[best].buffer, self.candidates[best])
+            agrees = self._agrees(self.candidates[best].buffer, self.candidates[best])
+            changes.use(best, taken=agrees)
+            if agrees:
+                self._change(self.candidates[best].buffer, self.candidates[best])
 
     def settle(self) -> None:
-        """COVER-5: a candidate that counts on reading what cannot be read is replaced by one with the same spans that does not."""
-        for candidate in list(self.taken.values()):
-            others = [
-                other
-                for other in self.of[candidate.buffer]
-                if other.spans == candidate.spans and self._agrees(candidate.buffer, other)
-            ]
-            if others and not self._agrees(candidate.buffer, candidate):
-                self._change(candidate.buffer, min(others, key=lambda other: other.seconds))
+        """COVER-5: a candidate that counts on what is not so is replaced by the one that does not and adds the least, if any."""
+        for candidate in sorted(self.taken.values(), key=lambda c: -c.buffer):
+            if self._agrees(candidate.buffer, candidate):
+                continue
+            others = [other for other in self.of[candidate.buffer] if self._agrees(candidate.buffer, other)]
+            self._change(
+                candidate.buffer, min(others, key=lambda o: (self._added(candidate, o), o.seconds), default=None)
+            )
+
+    def _added(self, candidate: Candidate, other: Candidate) -> int:
+        """The most bytes above the budget that another candidate adds at an anchor, in whole MiB."""
+        self._change(candidate.buffer, other)
+        above = max(int(self.live_bytes.max()) - self.budget_bytes, 0)
+        self._change(candidate.buffer, candidate)
+        return above // _MIB
 
     def _agrees(self, b: int, candidate: Candidate | None) -> bool:
         """Whether COVER-5 holds if a buffer takes this candidate."""
         if candidate is None:
             return True
-        mine = all(read not in self.taken or not _lacks(self.taken[read], candidate) for read, _ in candidate.reads)
+        asked = {read for read, _ in (*candidate.reads, *candidate.through)}
+        mine = all(read not in self.taken or not _lacks(self.taken[read], candidate) for read in asked)
         return mine and not any(_lacks(candidate, self.taken[reader]) for reader in self.readers[b] & self.taken.keys())
 
     def give_back(self) -> None:
@@ -230,23 +252,21 @@ class _Rounding:
                     self._change(candidate.buffer, other)
                     break
 
-    def _spans(self, buffer: int, candidate: Candidate | None) -> Spans:
-        return self.unplanned.spans[buffer] if candidate is None else candidate.spans
-
     def _fits(self, candidate: Candidate, other: Candidate | None) -> bool:
         """Whether the budget holds if a buffer takes the other candidate; None keeps it."""
-        size, after = self.unplanned.sizes[candidate.buffer], self._spans(candidate.buffer, other)
-        edges = sorted({edge for start, end in (*candidate.spans, *after) for edge in (start, end + 1)})
+        b = candidate.buffer
+        before, after = self.unplanned.holds(b, candidate), self.unplanned.holds(b, other)
+        edges = sorted({edge for start, end, _ in (*before, *after) for edge in (start, end + 1)})
         for start, end in itertools.pairwise(edges):
-            more = _count(after, start) - _count(candidate.spans, start)
-            if more > 0 and int(self.live_bytes[start:end].max()) + more * size > self.budget_bytes:
+            more = _held(after, start) - _held(before, start)
+            if more > 0 and int(self.live_bytes[start:end].max()) + more > self.budget_bytes:
                 return False
         return True
 
     def _change(self, buffer: int, candidate: Candidate | None) -> None:
-        size, before = self.unplanned.sizes[buffer], self.taken.pop(buffer, None)
-        for sign, spans in ((-1, self._spans(buffer, before)), (1, self._spans(buffer, candidate))):
-            for start, end in spans:
+        before = self.taken.pop(buffer, None)
+        for sign, holds in ((-1, self.unplanned.holds(buffer, before)), (1, self.unplanned.holds(buffer, candidate))):
+            for start, end, size in holds:
                 self.live_bytes[start : end + 1] += sign * size
         if candidate is not None:
             self.taken[buffer] = candidate
@@ -258,47 +278,52 @@ class _Changes:
     def __init__(
         self, unplanned: UnplannedStep, candidates: Sequence[Candidate], taken: Mapping[int, Candidate]
     ) -> None:
-        self.spans = np.array([(s, e, i) for i, c in enumerate(candidates) for s, e in c.spans], np.intp).T
-        buffers = sorted({c.buffer for c in candidates})
-        self.kept_spans = np.array([(s, e, b) for b in buffers for s, e in unplanned.spans[b]], np.intp).T
+        held = [(*h, i) for i, c in enumerate(candidates) for h in unplanned.holds(c.buffer, c)]
+        kept = [(*h, b) for b in sorted({c.buffer for c in candidates}) for h in unplanned.holds(b, None)]
+        self.held, self.kept = np.array(held, np.int64).T, np.array(kept, np.int64).T
         self.buffer = np.array([c.buffer for c in candidates], np.intp)
         self.seconds = np.array([c.seconds for c in candidates])
-        self.bytes = np.array([unplanned.sizes[c.buffer] for c in candidates], float)
         self.unused = np.ones(len(candidates), bool)
         self.taken = np.full(len(unplanned.sizes), -1, np.intp)  # by buffer
         for i, candidate in enumerate(candidates):
             if taken.get(candidate.buffer) is candidate:
                 self.taken[candidate.buffer] = i
 
-    def take_best(self, anchor: int) -> int | None:
-        """The index of the candidate that frees bytes at an anchor for the lowest price each; it then counts as taken. None if no
-        candidate is left."""
-        holds = _holding(self.spans, anchor, len(self.buffer))
-        kept = _holding(self.kept_spans, anchor, len(self.taken))
+    def best(self, anchor: int) -> int | None:
+        """The index of the candidate that frees bytes at an anchor for the lowest price each; None if no candidate is left."""
+        holds = _holding(self.held, anchor, len(self.buffer))
+        kept = _holding(self.kept, anchor, len(self.taken))
         leaves = self.taken >= 0
         held = np.where(leaves, holds[self.taken], kept)
         paid = np.where(leaves, self.seconds[self.taken], 0.0)
         freed = held[self.buffer] - holds
         with np.errstate(divide="ignore", invalid="ignore"):
-            price = (self.seconds - paid[self.buffer]) / (freed * self.bytes)
+            price = (self.seconds - paid[self.buffer]) / freed
         price[(freed <= 0) | ~self.unused] = np.inf
         best = int(price.argmin())
-        if price[best] == np.inf:
-            return None
-        self.unused[best], self.taken[self.buffer[best]] = False, best
-        return best
+        return None if price[best] == np.inf else best
+
+    def use(self, best: int, *, taken: bool) -> None:
+        """Counts a candidate as tried, and as taken."""
+        self.unused[best] = False
+        if taken:
+            self.taken[self.buffer[best]] = best
 
 
 def _lacks(candidate: Candidate, reader: Candidate) -> bool:
-    """Whether `reader` counts on a read that is impossible under this candidate (COVER-5)."""
-    return any(b == candidate.buffer and not candidate.readable(anchor) for b, anchor in reader.reads)
+    """Whether `reader` counts on a read that is impossible under this candidate, or on recomputing what it swaps (COVER-5)."""
+    if any(b == candidate.buffer and not candidate.readable(anchor) for b, anchor in reader.reads):
+        return True
+    wanted = [anchor for b, anchor in reader.through if b == candidate.buffer and not candidate.readable(anchor)]
+    return any(candidate.choice.mode is Mode.SWAP or candidate.prolonged(anchor) for anchor in wanted)
 
 
-def _holding(spans: np.ndarray, anchor: int, count: int) -> np.ndarray:
-    """For each owner of (start, end, owner) spans the number of them that contain an anchor: shape (count,)."""
-    start, end, owner = spans
-    return np.bincount(owner[(start <= anchor) & (anchor <= end)], minlength=count)
+def _holding(holds: np.ndarray, anchor: int, count: int) -> np.ndarray:
+    """For each owner of (start, end, bytes, owner) the bytes that it holds at an anchor: shape (count,)."""
+    start, end, size, owner = holds
+    here = (start <= anchor) & (anchor <= end)
+    return np.bincount(owner[here], size[here], minlength=count)
 
 
-def _count(spans: Iterable[tuple[int, int]], anchor: int) -> int:
-    return sum(start <= anchor <= end for start, end in spans)
+def _held(holds: Iterable[tuple[int, int, int]], anchor: int) -> int:
+    return sum(size for start, end, size in holds if start <= anchor <= end)

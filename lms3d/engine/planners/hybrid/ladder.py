@@ -11,9 +11,11 @@ LADDER-2  The largest budget in the limit comes first. Smaller ones follow while
           program's lower bound says that one may be cheaper. Bounds are convex in the budget, so one program bounds all others.
 LADDER-3  A plan is built exactly. If its peak is above its budget, the program is solved again with the times that its transfers
           really take. That may swing. So from the closest of these plans on, the program is solved for a budget that is smaller
-          by the excess.
+          by the excess. Then the plan is polished (`polish`).
 LADDER-4  The floor is the smallest limit in which any plan near the lowest budget fits, the plans that move everything included
           (FLOOR-2).
+LADDER-5  In a pool it is chance whose pieces fit. The plan that was found, or that of the floor, takes over choices of the cheapest
+          plans whose bytes fit, but not their pieces, as many as its own pieces allow.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from lms3d.engine.planners.hybrid.candidates import all_moved, candidates
 from lms3d.engine.planners.hybrid.covering import Cover, UnplannedStep, cover
 from lms3d.engine.planners.hybrid.descent import Draft
 from lms3d.engine.planners.hybrid.links import Links
+from lms3d.engine.planners.hybrid.polish import Polish
 from lms3d.engine.planners.hybrid.remat import for_others_alone
+from lms3d.engine.planners.hybrid.search import Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.decisions import Choice
 from lms3d.engine.step_model.fit import Solution
@@ -75,6 +79,7 @@ class Ladder:
         schedule = self.unplanned.schedule
         spans = {c.buffer: ((c.start, c.end),) for c in schedule.copies}
         self.unplanned_step = UnplannedStep(schedule.live_bytes, spans, [b.bytes for b in problem.buffers])
+        self.polish = Polish(problem, machine, account)
         self._rungs: dict[int, Rung] = {}
 
     def budget_bytes(self, number: int) -> int:
@@ -104,14 +109,15 @@ class Ladder:
                 tried = self._covered(budget_bytes, least.target_bytes - least.excess_bytes, least.links)
             least = min(least, tried, key=lambda covered: covered.excess_bytes)
         bound = self.unplanned.schedule.cost_seconds + first.cover.bound_seconds
-        return Rung(budget_bytes, least.plan, bound, first.cover.seconds_per_byte, least.cover.above_bytes > 0)
+        plan = self.polish(least.plan, budget_bytes)
+        return Rung(budget_bytes, plan, bound, first.cover.seconds_per_byte, least.cover.above_bytes > 0)
 
     def _covered(self, budget_bytes: int, target_bytes: int, links: Links) -> _Covered:
         possible = candidates(self.problem, self.machine, links)
         self.account.charge_cover(len(possible))
         covered = cover(self.unplanned_step, possible, target_bytes)
         choices = {b: candidate.choice for b, candidate in covered.taken.items()}
-        through = frozenset[int]().union(*(candidate.through for candidate in covered.taken.values()))
+        through = {b for candidate in covered.taken.values() for b, _ in candidate.through}
         for b in sorted(through - choices.keys()):
             choices[b] = for_others_alone(self.problem.buffers[b])
         plan = self.build(choices)
@@ -147,12 +153,31 @@ def solve(
     pool: how the device hands out its memory. seconds: what looking for cheaper plans may cost (`effort`), once one fits. lowest:
     gives the plan of the floor, if no rung fits.
     """
-    walk = _Walk(ladder, limit_bytes, pool, tuning.LADDER_SECONDS if seconds is None else seconds)
+    granted = tuning.LADDER_SECONDS if seconds is None else seconds
+    walk = _Walk(ladder, limit_bytes, pool, granted)
     walk.down()
-    if walk.best is None and lowest is not None:
+    best = walk.best
+    if best is None and lowest is not None:
         low = lowest()
-        return fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
-    return walk.best or walk.last
+        best = fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
+    if best is not None and best.fits and (goals := walk.misplaced(best)):
+        return _nearer(ladder, best, goals, pool, min(granted, tuning.NEARER_SECONDS))
+    return best or walk.last
+
+
+def _nearer(ladder: Ladder, here: Solution, goals: list[Draft], pool: Pool, seconds: float) -> Solution:
+    """A plan whose pieces fit, with choices of cheaper plans whose pieces do not (LADDER-5)."""
+    limit_bytes = here.limit_bytes
+
+    def checked(plan: Draft) -> Solution:
+        return fit.check(ladder.problem, *plan, limit_bytes, pool, ladder.account)
+
+    search = Search(ladder.problem, ladder.machine, seconds, account=ladder.account)
+    near = search.nearest(
+        Draft(here.choices, here.schedule), goals, pool.usable_bytes(limit_bytes), lambda plan: checked(plan).fits
+    )
+    best = min((Draft(here.choices, here.schedule), *near), key=_cost)
+    return replace(checked(best), bound_seconds=here.bound_seconds)
 
 
 class _Walk:
@@ -178,6 +203,16 @@ class _Walk:
             if solution.fits and (self.best is None or _cost(solution) < _cost(self.best)):
                 self.best = solution
         return self.checked[number].fits
+
+    def misplaced(self, best: Solution) -> list[Draft]:
+        """The cheapest plans that were looked at whose bytes fit, but not their pieces, if they are much cheaper than this one."""
+        most_bytes, most_seconds = (
+            self.pool.usable_bytes(self.limit_bytes),
+            best.schedule.cost_seconds * (1 - tuning.NEARER_GAIN),
+        )
+        plans = [self.ladder.rung(number).plan for number, solution in self.checked.items() if not solution.fits]
+        small = [plan for plan in plans if plan.schedule.peak_bytes <= most_bytes]
+        return sorted((plan for plan in small if plan.schedule.cost_seconds < most_seconds), key=_cost)[: tuning.GOALS]
 
     def down(self) -> None:
         """From the highest rung that fits downwards, as long as a cheaper plan may be found there."""
@@ -206,8 +241,8 @@ class _Walk:
         return number
 
 
-def _cost(solution: Solution) -> tuple[float, int]:
-    return solution.schedule.cost_seconds, solution.schedule.peak_bytes
+def _cost(plan: Solution | Draft) -> tuple[float, int]:
+    return plan.schedule.cost_seconds, plan.schedule.peak_bytes
 
 
 def lowest(ladder: Ladder, *, pool: Pool = NO_POOL) -> Solution:

@@ -2,11 +2,11 @@
 
 REMAT-1  A buffer is recomputed just before a far read, from its parents. A parent that is cheap itself is recomputed for it, and so
          on, `tuning.CHAIN_DEPTH` ops deep; in another candidate such a parent is read instead, if its own reads keep it alive
-         (`Chain.reads`). All other parents must be alive for reads of their own, on the device or in the tier: a chain makes
+         (`Chain.asks`). All other parents must be alive for reads of their own, on the device or in the tier: a chain makes
          nothing live longer.
-REMAT-2  A buffer is cheap if recomputing it takes less than writing it, counting links and processor together.
-REMAT-3  Only buffers of a mapped tier are recomputed. In another tier each parent that left needs a transfer, and memory, to come
-         back.
+REMAT-2  A buffer is cheap if recomputing it takes less than writing it and, unless it is read in the tier, bringing it back,
+         counting links and processor together.
+REMAT-3  What is in a tier that nothing can read is alive only in its copies on the device (COVER-5).
 REMAT-4  Reads within `tuning.SHARED` anchors share a copy: neighbouring slabs read it through their halos. A buffer that would
          be recomputed more than `tuning.MOST_COPIES` times is not.
 """
@@ -30,12 +30,13 @@ def gaps(buffer: Buffer) -> list[int]:
 
 
 class Chain(NamedTuple):
-    """How a buffer is recomputed. seconds: of all its ops. through: the buffers that are recomputed for it. reads: the buffers that
-    could be recomputed, too, but are read."""
+    """How a buffer is recomputed. seconds: of all its ops. through: the buffers that are recomputed for it. reads: the others that
+    are read. asks: those of them that could be recomputed, too."""
 
     seconds: float
     through: frozenset[int] = frozenset()
     reads: frozenset[int] = frozenset()
+    asks: frozenset[int] = frozenset()
 
 
 class Chains:
@@ -51,12 +52,15 @@ class Chains:
 
     def _cheap(self, buffer: Buffer) -> bool:
         few = len(buffer.parents) <= CHAIN_PARENTS
-        return buffer.mapped and buffer.recomputable and few and buffer.seconds < self.written_seconds(buffer)
+        return buffer.recomputable and few and buffer.seconds < self.written_seconds(buffer)
 
     def written_seconds(self, buffer: Buffer) -> float:
-        """The price of writing a buffer and reading it in the tier: seconds of the link, of the step, and of two nodes."""
-        out = buffer.bytes / self.machine.swap_out_bytes_per_second
-        return out * (1 + self.machine.transfer_price) + 2 * self.machine.node_seconds
+        """The price of writing a buffer and reading it in the tier, or bringing it back: seconds of the links, of the step, and of
+        two nodes."""
+        moving = buffer.bytes / self.machine.swap_out_bytes_per_second
+        if not buffer.mapped:
+            moving += buffer.bytes / self.machine.swap_in_bytes_per_second
+        return moving * (1 + self.machine.transfer_price) + 2 * self.machine.node_seconds
 
     def choices(self, b: int) -> Iterator[Choice]:
         """The choices that cut a buffer's reads at the first far gap, and at the longest one (REMAT-4)."""
@@ -82,8 +86,37 @@ class Chains:
             part = self._parent(parent, anchor, alone, depth)
             if part is None:
                 return None
-            chain = Chain(chain.seconds + part.seconds, chain.through | part.through, chain.reads | part.reads)
+            chain = Chain(
+                chain.seconds + part.seconds,
+                chain.through | part.through,
+                chain.reads | part.reads,
+                chain.asks | part.asks,
+            )
         return chain
+
+    def room_bytes(self, b: int, anchor: int, chain: Chain) -> int:
+        """The most bytes that a chain takes before an anchor, besides the buffer itself and what the anchor takes afterwards."""
+        buffers = self.problem.buffers
+        order = sorted({*chain.through, b}, key=lambda one: (buffers[one].defined, one))
+        place = {one: i for i, one in enumerate(order)}
+        last = dict(place)
+        for one in order:
+            for parent in buffers[one].parents:
+                if parent in place:
+                    last[parent] = place[one]
+        most = 0
+        for i, one in enumerate(order):
+            live = sum(buffers[other].bytes for other in order[: i + 1] if last[other] >= i)
+            most = max(most, live + buffers[one].workspace_bytes)
+        return max(most - buffers[b].bytes - self._made_bytes[anchor], 0)
+
+    @cached_property
+    def _made_bytes(self) -> list[int]:
+        """The bytes that each anchor makes, and takes while it runs."""
+        made = self.problem.workspace_bytes.tolist()
+        for buffer in self.problem.buffers:
+            made[buffer.defined] += buffer.bytes
+        return made
 
     def _parent(self, b: int, anchor: int, alone: bool, depth: int) -> Chain | None:
         """The chain that makes a parent readable at an anchor; None if there is none."""
@@ -94,8 +127,8 @@ class Chains:
             chain = self.chain(b, anchor, alone=alone, depth=depth + 1)
         if chain is not None and not (alone and alive):
             return chain._replace(through=chain.through | {b})
-        reads = frozenset([b]) if chain is not None else frozenset[int]()
-        return Chain(0.0, reads=reads) if alive else None
+        read = frozenset([b])
+        return Chain(0.0, reads=read, asks=read if chain is not None else frozenset()) if alive else None
 
 
 def for_others_alone(buffer: Buffer) -> Choice:
