@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d.engine.ir import Op
 from lms3d.engine.liveness import roots
-from lms3d.engine.passes import shapes
+from lms3d.engine.passes import manager, shapes
+from lms3d.engine.passes.base import Target
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.tensorflow import functions
-from lms3d.engine.tensorflow.capture import capture
+from lms3d.engine.tensorflow.capture import capture, traced_order
 from tests.lms3d.engine.toy_graphs import SECONDS
 from tests.lms3d.engine.traced import SPEC
 
@@ -90,6 +94,32 @@ def test_nobody_waits_for_a_tensor_to_read_its_shape():
     shapes.fix_shapes(function.graph)
     assert "shapes" not in capture(function).by_name
     np.testing.assert_array_equal(functions.make_function(function)(tf.ones(SPEC.shape)), expected)
+
+
+@pytest.mark.parametrize("device", ["CPU:0", "GPU:0"])
+def test_what_passes_make_stands_where_it_is_read(device):
+    """Sizes that become constants, and turned kernels, are the last ops of the graph. What reads them is not the last to run."""
+    kernels = [tf.Variable(tf.ones((3, 3, 3, 3, 3)), name=f"kernel{i}") for i in range(4)]
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            y = x
+            for kernel in kernels:
+                y = tf.sin(tf.nn.conv3d(y, kernel, [1] * 5, "SAME"))
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, kernels)
+
+    function = functions.trace(step, VOLUME)
+
+    def filters(order: Iterable[Op | tf.Operation]) -> np.ndarray:
+        """Of each filter's gradient, how many convolutions, forwards or backwards, run before it."""
+        return np.array([i for i, op in enumerate(o for o in order if "Conv3D" in o.type) if "Filter" in op.type])
+
+    traced = filters(capture(function).ops)
+    assert "shapes" in manager.normalise(function, Target(compute_device=device))
+    # A turned convolution runs just before its reader, which may be after the filter's gradient beside it.
+    for order in (capture(function).ops, traced_order(function.graph)):
+        assert abs(filters(order) - traced).max() <= 1
 
 
 def test_batches_take_the_place_of_the_arguments():
