@@ -8,7 +8,7 @@ CHOICE-2  While the bound, with room for other bytes of a plan (`tuning.ROOM`), 
 CHOICE-3  Only the limit, the trace, and whether swapped tensors are read where they lie (`cost.Machine.mapped`) decide, not
           measured speeds: all ranks, and all runs with swap folders of one kind, choose alike. If swapped tensors are read where
           they lie, a whole step is the fastest if it fits. If they are copied back over a link, slabs are faster even under
-          somewhat larger limits: they move fewer bytes.
+          somewhat larger limits: they move fewer bytes. And finer slabs leave more room for what is on its way, and to recompute.
 CHOICE-4  On a GPU a tensor of more elements than its kernels can index is cut under any limit (`elements`).
 """
 
@@ -170,12 +170,15 @@ def rungs(
 
     most_elements: the largest tensor that kernels can index (CHOICE-4); None if there is no such limit.
     """
-    levels, whole_room = WorkingSet(nodes), tuning.WHOLE_ROOM_MAPPED if mapped else tuning.WHOLE_ROOM
+    levels = WorkingSet(nodes)
+    whole_room, sliced_room = (
+        (tuning.WHOLE_ROOM_MAPPED, tuning.ROOM_MAPPED) if mapped else (tuning.WHOLE_ROOM, tuning.ROOM)
+    )
 
     def too_large(slabs: Slabs) -> bool:
         if most_elements is not None and levels.most_elements(dict(slabs)) > most_elements:
             return True
-        room = tuning.ROOM if slabs else whole_room
+        room = sliced_room if slabs else whole_room
         return resident_bytes + levels.bound(dict(slabs)) * room > limit_bytes
 
     ladder = list(levels.rungs())

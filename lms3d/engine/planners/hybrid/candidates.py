@@ -21,6 +21,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.hybrid.links import Links
@@ -39,7 +40,8 @@ _ONCE = 1 << 30  # no gap is longer: all later reads share a copy
 class Candidate:
     """One way in which one buffer can leave (CANDIDATE-1). spans: the anchors at which it still takes memory.
 
-    copies: (first, last) anchors at which each copy is read; by default `spans`, which begin earlier if a transfer takes time.
+    copies: (first, last) anchors at which the original and each copy are read; by default `spans`, which are longer if transfers
+    take time.
     mapped: what is in the tier can be read there.
     Of a candidate that recomputes, as (buffer, anchor) pairs: through: what is recomputed for it. reads: what it counts on to be
     readable. asks: those of them that could be recomputed, too. room: (anchor, bytes) pairs of what its chains take (CANDIDATE-6).
@@ -61,26 +63,46 @@ class Candidate:
         return self.mapped or any(start <= anchor <= end for start, end in self.copies or self.spans)
 
     def prolonged(self, anchor: int) -> bool:
-        """Whether a read at an anchor would make a copy begin earlier."""
-        near = max(self.choice.split, self.choice.later_split)
-        return any(0 < start - anchor <= near for start, _ in (self.copies or self.spans)[1:])
+        """Whether a read at an anchor would make a copy begin earlier, or end later."""
+        (_, end), *later = self.copies or self.spans
+        after, near = self.choice.split, max(self.choice.split, self.choice.later_split)
+        if 0 < anchor - end <= after:
+            return True
+        return any(0 < start - anchor <= near or 0 < anchor - end <= near for start, end in later)
 
 
 def candidates(problem: Problem, machine: Machine, links: Links) -> list[Candidate]:
     """The candidates of all buffers that free anything."""
-    recomputed = _all_recomputed(problem, machine)
-    asked = _asked(itertools.chain.from_iterable(recomputed.values()))
-    result: list[Candidate] = []
-    for b, buffer in enumerate(problem.buffers):
-        made = recomputed.get(b, [])
-        if buffer.swappable and buffer.reads and buffer.reads[-1] > buffer.defined:
-            swapped = _read_in_tier if buffer.mapped else _brought_back
-            useful = _useful(list(swapped(b, buffer, machine, links)))
-            result += useful
-            result += () if buffer.mapped else _earlier(useful, asked[b])
-        result += made
-        result += _earlier([c for c in made if not c.asks], asked[b])
-    return result
+    return Candidates(problem, machine).beside(links)
+
+
+class Candidates:
+    """The candidates of a problem's buffers, for one program after the other."""
+
+    def __init__(self, problem: Problem, machine: Machine) -> None:
+        self.problem, self.machine = problem, machine
+
+    @cached_property
+    def _recomputed(self) -> dict[int, list[Candidate]]:
+        return _all_recomputed(self.problem, self.machine)
+
+    @cached_property
+    def _asked(self) -> dict[int, set[int]]:
+        return _asked(itertools.chain.from_iterable(self._recomputed.values()))
+
+    def beside(self, links: Links) -> list[Candidate]:
+        """All candidates, beside the transfers of these links."""
+        result: list[Candidate] = []
+        for b, buffer in enumerate(self.problem.buffers):
+            made, asked = self._recomputed.get(b, []), self._asked[b]
+            if buffer.swappable and buffer.reads and buffer.reads[-1] > buffer.defined:
+                swapped = _read_in_tier if buffer.mapped else _brought_back
+                useful = _useful(list(swapped(b, buffer, self.machine, links)))
+                result += useful
+                result += () if buffer.mapped else _earlier(useful, asked)
+            result += made
+            result += _earlier([c for c in made if not c.asks], asked)
+        return result
 
 
 def _useful(of_one_buffer: list[Candidate]) -> list[Candidate]:
@@ -197,21 +219,35 @@ def _pairs(wanted: Iterable[tuple[int, Iterable[int]]]) -> tuple[tuple[int, int]
 
 
 def _earlier(found: Iterable[Candidate], asked: set[int]) -> Iterator[Candidate]:
-    """The same candidates with copies at the anchors at which chains ask for them, if those come soon before."""
+    """The same candidates with copies at the anchors at which chains ask for them, if those come soon before.
+
+    A copy that would then reach the one before it is none of these.
+    """
     for candidate in found:
+        choice = candidate.choice
         first, *later = candidate.copies or candidate.spans
-        starts = [min((a for a in asked if start - SHARED <= a < start), default=start) for start, _ in later]
+        own = {a for a in asked if choice.cuts(a - first[1], first=True)}  # what comes sooner reads the original
+        starts = [min((a for a in own if start - SHARED <= a < start), default=start) for start, _ in later]
+        copies = [(start, end) for start, (_, end) in zip(starts, later, strict=True)]
         sooner = [start - before for before, (start, _) in zip(starts, later, strict=True)]
-        if any(sooner):
-            choice = replace(candidate.choice, later_split=max(*sooner, candidate.choice.later_split))
-            begun = [max(start - by, first[1] + 1) for (start, _), by in zip(candidate.spans[1:], sooner, strict=True)]
-            ends = [end for _, end in later]
-            # A copy that begins earlier may reach the one before it.
-            apart = [i for i in range(1, len(ends)) if choice.cuts(starts[i] - ends[i - 1], first=False)]
-            bounds = list(zip([0, *apart], [*apart, len(ends)], strict=True))
-            spans = [(begun[i], ends[j - 1]) for i, j in bounds]
-            copies = [(starts[i], ends[j - 1]) for i, j in bounds]
-            yield replace(candidate, choice=choice, spans=(candidate.spans[0], *spans), copies=(first, *copies))
+        choice = replace(choice, later_split=max(*sooner, choice.later_split))
+        apart = all(choice.cuts(two[0] - one[1], first=False) for one, two in itertools.pairwise(copies))
+        if any(sooner) and apart:
+            original, *held = candidate.spans
+            spans = [
+                (min(max(begin - by, original[1] + 1), start), end)
+                for (begin, end), by, start in zip(held, sooner, starts, strict=True)
+            ]
+            now = {start: before for before, (start, _) in zip(starts, later, strict=True)}
+            yield replace(
+                candidate,
+                choice=choice,
+                spans=(original, *spans),
+                copies=(first, *copies),
+                through=tuple((b, now[anchor]) for b, anchor in candidate.through),
+                reads=tuple((b, now[anchor]) for b, anchor in candidate.reads),
+                room=tuple((now[anchor], size) for anchor, size in candidate.room),
+            )
 
 
 def segments(buffer: Buffer, choice: Choice) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ COVER-4  Fractions are rounded: each buffer takes the candidate with the largest
          takes the cheapest candidate that still fits, or stays.
 COVER-5  A candidate that counts on reading another buffer at some anchor is not taken together with a candidate of that buffer
          under which it cannot be read then. Nor is one that recomputes the other buffer on the way, if that one comes back from
-         the tier, or is recomputed so soon afterwards that both reads would share the copy.
+         the tier, or is recomputed so soon before or afterwards that both reads would share a copy.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Cover:
 def cover(unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> Cover:
     """The cheapest candidates under a budget (COVER-2)."""
     program = _Program(unplanned, candidates, budget_bytes)
-    if not len(program.rows):
+    if not len(program.rows) or not candidates:
         return Cover({}, unplanned.live_bytes)
     solved = program.solve()
     rounding = _Rounding(unplanned, candidates, budget_bytes + solved.above_bytes)
@@ -218,7 +218,7 @@ class _Rounding:
                 self._change(self.candidates[best].buffer, self.candidates[best])
 
     def settle(self) -> None:
-        """COVER-5: a candidate that counts on what is not so is replaced by the one that does not and adds the least, if any."""
+        """COVER-5: a candidate that contradicts others is replaced by the one that agrees and adds the least, if any does."""
         for candidate in sorted(self.taken.values(), key=lambda c: -c.buffer):
             if self._agrees(candidate.buffer, candidate):
                 continue
@@ -280,7 +280,7 @@ class _Changes:
     ) -> None:
         held = [(*h, i) for i, c in enumerate(candidates) for h in unplanned.holds(c.buffer, c)]
         kept = [(*h, b) for b in sorted({c.buffer for c in candidates}) for h in unplanned.holds(b, None)]
-        self.held, self.kept = np.array(held, np.int64).T, np.array(kept, np.int64).T
+        self.held, self.kept = (np.array(rows, np.int64).reshape(-1, 4).T for rows in (held, kept))
         self.buffer = np.array([c.buffer for c in candidates], np.intp)
         self.seconds = np.array([c.seconds for c in candidates])
         self.unused = np.ones(len(candidates), bool)

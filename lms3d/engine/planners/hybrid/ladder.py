@@ -6,7 +6,8 @@ of a special kind (`covering`). It takes milliseconds to seconds, and its plans 
 
 LADDER-1  The budgets are the powers of `tuning.RUNG`, whatever the limit. A limit takes the cheapest plan of those that fit in it.
           So a larger limit has all the plans of a smaller one to choose from: more memory is never slower, and a tighter limit
-          never has a higher peak. (The pieces of a pool are an exception: that they fit in a larger one is likely, not certain.)
+          never has a higher peak. (The pieces of a pool are an exception: that they fit in a larger one is likely, not certain.
+          Polished plans may be another, by little.)
 LADDER-2  The largest budget in the limit comes first. Smaller ones follow while their plans do not fit the pool, or while the
           program's lower bound says that one may be cheaper. Bounds are convex in the budget, so one program bounds all others.
 LADDER-3  A plan is built exactly. If its peak is above its budget, the program is solved again with the times that its transfers
@@ -28,7 +29,7 @@ from typing import NamedTuple
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
 from lms3d.engine.planners.hybrid import floor, tuning
-from lms3d.engine.planners.hybrid.candidates import all_moved, candidates
+from lms3d.engine.planners.hybrid.candidates import Candidates, all_moved
 from lms3d.engine.planners.hybrid.covering import Cover, UnplannedStep, cover
 from lms3d.engine.planners.hybrid.descent import Draft
 from lms3d.engine.planners.hybrid.links import Links
@@ -79,6 +80,7 @@ class Ladder:
         schedule = self.unplanned.schedule
         spans = {c.buffer: ((c.start, c.end),) for c in schedule.copies}
         self.unplanned_step = UnplannedStep(schedule.live_bytes, spans, [b.bytes for b in problem.buffers])
+        self.candidates = Candidates(problem, machine)
         self.polish = Polish(problem, machine, account)
         self._rungs: dict[int, Rung] = {}
 
@@ -110,10 +112,11 @@ class Ladder:
             least = min(least, tried, key=lambda covered: covered.excess_bytes)
         bound = self.unplanned.schedule.cost_seconds + first.cover.bound_seconds
         plan = self.polish(least.plan, budget_bytes)
+        bound = min(bound, plan.schedule.cost_seconds)  # the program's; a polished plan may have what no candidate has
         return Rung(budget_bytes, plan, bound, first.cover.seconds_per_byte, least.cover.above_bytes > 0)
 
     def _covered(self, budget_bytes: int, target_bytes: int, links: Links) -> _Covered:
-        possible = candidates(self.problem, self.machine, links)
+        possible = self.candidates.beside(links)
         self.account.charge_cover(len(possible))
         covered = cover(self.unplanned_step, possible, target_bytes)
         choices = {b: candidate.choice for b, candidate in covered.taken.items()}

@@ -7,7 +7,7 @@ POLISH-1  The slabs of one tensor that leave for the tier are recomputed instead
           since its neighbours come back for the same reads. Tensors of the most bytes come first, again and again until none is
           left that makes the step cheaper within the budget. What a chain needs, and nobody reads any longer, is recomputed for it.
 POLISH-2  Then each buffer is given back if that is cheaper (PLAN-3).
-POLISH-3  A plan whose step hardly waits for the links is left alone, and one of tensors that are read in the tier: there the
+POLISH-3  A plan whose step hardly waits for the links is left alone, as is a plan whose tensors are read in the tier: there the
           program's prices are right.
 """
 
@@ -70,16 +70,15 @@ class Polish:
 
     def _with_chains(self, choices: dict[int, Choice], recomputed: dict[int, Choice]) -> dict[int, Choice]:
         """The choices with some recomputed, and with the parents that nobody reads any longer at that time."""
-        after, waiting = {**choices, **recomputed}, list(recomputed)
-        buffers = self.problem.buffers
+        after, buffers = {**choices, **recomputed}, self.problem.buffers
+        waiting = [(b, start) for b in recomputed for start, _ in segments(buffers[b], after[b])[1:]]
         while waiting:
-            b = waiting.pop()
-            last = max((start for start, _ in segments(buffers[b], after[b])[1:]), default=0)
+            b, anchor = waiting.pop()
             for parent in buffers[b].parents:
-                gone = not buffers[parent].returned and max(buffers[parent].reads, default=0) < last
+                gone = not buffers[parent].returned and max(buffers[parent].reads, default=0) < anchor
                 if gone and parent not in after and buffers[parent].recomputable:
                     after[parent] = for_others_alone(buffers[parent])
-                    waiting.append(parent)
+                    waiting.append((parent, anchor))
         return after
 
 

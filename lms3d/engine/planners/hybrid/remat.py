@@ -1,4 +1,4 @@
-"""Rematerialisation: which buffers are cheaper to recompute than to write to the tier, and from what. No TensorFlow here.
+"""Rematerialisation: which buffers are cheaper to recompute than to move, and from what. No TensorFlow here.
 
 REMAT-1  A buffer is recomputed just before a far read, from its parents. A parent that is cheap itself is recomputed for it, and so
          on, `tuning.CHAIN_DEPTH` ops deep; in another candidate such a parent is read instead, if its own reads keep it alive
@@ -47,7 +47,7 @@ class Chains:
 
     @cached_property
     def cheap(self) -> tuple[bool, ...]:
-        """Whether each buffer is cheap to recompute (REMAT-2, REMAT-3)."""
+        """Whether each buffer is cheap to recompute (REMAT-2)."""
         return tuple(map(self._cheap, self.problem.buffers))
 
     def _cheap(self, buffer: Buffer) -> bool:

@@ -46,6 +46,12 @@ def test_less_memory_takes_finer_slabs(nodes):
     assert dict(coarsest)[0] < dict(finest)[0]
 
 
+def test_what_is_copied_back_takes_finer_slabs(nodes):
+    """They leave room for what is on its way."""
+    mapped, copied = (dict(tried(nodes, 0.9, mapped=mapped)[0]) for mapped in (True, False))
+    assert copied[0] > mapped[0]
+
+
 def test_what_is_read_where_it_lies_has_a_room_of_its_own(monkeypatch):
     """The same step and limit, with swapped tensors read in place, and copied back."""
     specs = tuple(tf.TensorSpec((2, 64, 64, spec.shape[-1])) for spec in SPEC)
