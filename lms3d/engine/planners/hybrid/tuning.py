@@ -142,7 +142,7 @@ often a buffer is recomputed. Larger: fewer bytes written; the first holds more 
 
 POLISH_SECONDS, HARDLY_WAITS = 1.0, 0.02
 """The most effort for one plan, and the share of its step that must be spent waiting. Planning time for step time: isensee2017 at
-192^3 with an H200's costs, 4 slabs, 1,580 MiB without a pool: 0.24 s instead of 0.28 (0.36 before tensors in slabs were
+192^3 with an H200's costs, 4 slabs, 1,580 MiB without a pool: 0.26 s instead of 0.29 (0.36 before tensors in slabs were
 recomputed)."""
 
 # -- ladder ------------------------------------------------------------------------------------------------------------
