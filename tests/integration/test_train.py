@@ -277,7 +277,7 @@ def test_averaged_weights_and_accumulated_gradients_keep_the_first_plan(train_re
     """Both are assigned as a whole in each step, or each other: they stay where they are, so that the plan's memory stays free."""
     options = ["--data", brains, "--resolution", 32, "--epochs", 1, "--steps-per-epoch", 5, "--validation-steps", 1]
     done = train_real(
-        *options, "--ema", "0.9", "--accumulate", 2, "--lms", "--memory-limit", "240MiB", "--output", tmp_path / "run"
+        *options, "--ema", "0.9", "--accumulate", 2, "--lms", "--memory-limit", "228MiB", "--output", tmp_path / "run"
     )
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "run" / "lms_plan.json").read_text())["train"]["report"]

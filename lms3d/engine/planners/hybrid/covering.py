@@ -68,7 +68,9 @@ class Cover:
 def cover(unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> Cover:
     """The cheapest candidates under a budget (COVER-2)."""
     program = _Program(unplanned, candidates, budget_bytes)
-    if not len(program.rows) or not candidates:
+    if not candidates:
+        return Cover({}, unplanned.live_bytes, above_bytes=max(int(unplanned.live_bytes.max()) - budget_bytes, 0))
+    if not len(program.rows):
         return Cover({}, unplanned.live_bytes)
     solved = program.solve()
     rounding = _Rounding(unplanned, candidates, budget_bytes + solved.above_bytes)

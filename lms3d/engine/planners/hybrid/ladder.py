@@ -111,7 +111,7 @@ class Ladder:
                 tried = self._covered(budget_bytes, least.target_bytes - least.excess_bytes, least.links)
             least = min(least, tried, key=lambda covered: covered.excess_bytes)
         bound = self.unplanned.schedule.cost_seconds + first.cover.bound_seconds
-        plan = self.polish(least.plan, budget_bytes)
+        plan = self.polish(least.plan, budget_bytes) if applies(self.problem) else least.plan
         bound = min(bound, plan.schedule.cost_seconds)  # the program's; a polished plan may have what no candidate has
         return Rung(budget_bytes, plan, bound, first.cover.seconds_per_byte, least.cover.above_bytes > 0)
 
@@ -163,7 +163,7 @@ def solve(
     if best is None and lowest is not None:
         low = lowest()
         best = fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
-    if best is not None and best.fits and (goals := walk.misplaced(best)):
+    if best is not None and best.fits and applies(ladder.problem) and (goals := walk.misplaced(best)):
         return _nearer(ladder, best, goals, pool, min(granted, tuning.NEARER_SECONDS))
     return best or walk.last
 

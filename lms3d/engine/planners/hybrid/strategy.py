@@ -141,7 +141,8 @@ def _compare_smaller_limits(study: Study, dear: Solution, most_swapped_bytes: in
         if best.lost_share <= tuning.DEAR or seconds <= 0 or smaller >= limit_bytes or not possible:
             break
         cheaper = local_search.solve(
-            problem, smaller, request.machine, pool=pool, seconds=seconds, most_swapped_bytes=most_swapped_bytes,
+            problem, smaller, request.machine, pool=pool, most_swapped_bytes=most_swapped_bytes,
+            seconds=None if seconds > tuning.NEARLY_ALL * enough else seconds,
             lowest=lambda: lowest(study) if floor_bytes else dear, account=study.account,
         )  # fmt: skip
         if cheaper.fits and cheaper.schedule.cost_seconds < best.schedule.cost_seconds:

@@ -18,6 +18,9 @@ With 0.9 alone, one step that tests/stress/test_steps.py has by name takes 0.96 
 takes 0.66 s; without the floor another takes 0.48 s although the floor takes 0.33 s. The search for a real network uses up all
 effort before that: given 15 s more, isensee2017 at 48^3 in 143 and 150 MiB had no cheaper plan."""
 
+NEARLY_ALL = 0.9
+"""The share of the effort that must be left for such a search not to be a hasty one, which looks for less. Not measured."""
+
 SMALLER_LIMITS = 4
 """Limits from the floor upwards that are tried if a limit finds no plan. Planning time for steps out of memory. Not measured."""
 
