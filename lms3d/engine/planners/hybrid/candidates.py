@@ -230,7 +230,7 @@ def _earlier(found: Iterable[Candidate], asked: set[int]) -> Iterator[Candidate]
         starts = [min((a for a in own if start - SHARED <= a < start), default=start) for start, _ in later]
         copies = [(start, end) for start, (_, end) in zip(starts, later, strict=True)]
         sooner = [start - before for before, (start, _) in zip(starts, later, strict=True)]
-        choice = replace(choice, later_split=max(*sooner, choice.later_split))
+        choice = replace(choice, later_split=max([*sooner, choice.later_split]))
         apart = all(choice.cuts(two[0] - one[1], first=False) for one, two in itertools.pairwise(copies))
         if any(sooner) and apart:
             original, *held = candidate.spans

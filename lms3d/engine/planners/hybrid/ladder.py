@@ -180,7 +180,7 @@ def _nearer(ladder: Ladder, here: Solution, goals: list[Draft], pool: Pool, seco
         Draft(here.choices, here.schedule), goals, pool.usable_bytes(limit_bytes), lambda plan: checked(plan).fits
     )
     best = min((Draft(here.choices, here.schedule), *near), key=_cost)
-    return replace(checked(best), bound_seconds=here.bound_seconds)
+    return replace(checked(best), bound_seconds=min(here.bound_seconds, best.schedule.cost_seconds))
 
 
 class _Walk:
@@ -209,10 +209,8 @@ class _Walk:
 
     def misplaced(self, best: Solution) -> list[Draft]:
         """The cheapest plans that were looked at whose bytes fit, but not their pieces, if they are much cheaper than this one."""
-        most_bytes, most_seconds = (
-            self.pool.usable_bytes(self.limit_bytes),
-            best.schedule.cost_seconds * (1 - tuning.NEARER_GAIN),
-        )
+        most_bytes = self.pool.usable_bytes(self.limit_bytes)
+        most_seconds = best.schedule.cost_seconds * (1 - tuning.NEARER_GAIN)
         plans = [self.ladder.rung(number).plan for number, solution in self.checked.items() if not solution.fits]
         small = [plan for plan in plans if plan.schedule.peak_bytes <= most_bytes]
         return sorted((plan for plan in small if plan.schedule.cost_seconds < most_seconds), key=_cost)[: tuning.GOALS]
