@@ -67,9 +67,10 @@ class Cover:
 
 def cover(unplanned: UnplannedStep, candidates: Sequence[Candidate], budget_bytes: int) -> Cover:
     """The cheapest candidates under a budget (COVER-2)."""
-    program = _Program(unplanned, candidates, budget_bytes)
     if not candidates:
-        return Cover({}, unplanned.live_bytes, above_bytes=max(int(unplanned.live_bytes.max()) - budget_bytes, 0))
+        peak_bytes = int(unplanned.live_bytes.max(initial=0))  # 0: a step without buffers
+        return Cover({}, unplanned.live_bytes, above_bytes=max(peak_bytes - budget_bytes, 0))
+    program = _Program(unplanned, candidates, budget_bytes)
     if not len(program.rows):
         return Cover({}, unplanned.live_bytes)
     solved = program.solve()

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from lms3d.engine import edit
@@ -15,6 +16,7 @@ from lms3d.engine.effort import Account
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners.hybrid import candidates, ladder, strategy
+from lms3d.engine.planners.hybrid.covering import UnplannedStep, cover
 from lms3d.engine.planners.hybrid.links import Links
 from lms3d.engine.planners.hybrid.polish import Polish
 from lms3d.engine.planners.hybrid.search import Search
@@ -50,6 +52,12 @@ def limits(machine: Machine, count: int = 8, pool: Pool = NO_POOL) -> list[int]:
     known = study(machine, pool=pool)
     low, high = strategy.lowest(known).limit_bytes, known.unedited_limit_bytes
     return [low + (high - low) * i // count for i in range(count)]
+
+
+def test_a_step_without_ops_needs_nothing():
+    nothing = UnplannedStep(np.zeros(0, np.int64), {}, [])
+    assert cover(nothing, [], 0).above_bytes == 0
+    assert cover(nothing, [], -MIB).above_bytes == MIB
 
 
 @pytest.mark.parametrize(
