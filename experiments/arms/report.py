@@ -64,8 +64,14 @@ def _tables_and_figures(
     from lms3d.tasks.volumes import evaluate, report
 
     groups = {arm.name: [rounds.label_of(arm, *one) for one in done] for arm in arms}
+    seeds = {rounds.label_of(arm, fold, seed): seed for arm in arms for fold, seed in done}
     made = report.ScoreReport(
-        found=evaluate.shown(found), groups=groups, rules=record["rules"], note=record["note"], margin=margin
+        found=evaluate.shown(found),
+        groups=groups,
+        seeds=seeds,
+        rules=record["rules"],
+        note=record["note"],
+        margin=margin,
     )
     folder.mkdir(exist_ok=True)
     report.remove_others(folder, report.write(made, folder))

@@ -6,8 +6,8 @@ of predictions and every region of the page's tables (`corrected`).
 
 VERDICT-1  "Better" needs three things: p below 5 %, the 95 % interval on one side of 0, and the signed ranks on the same side. The
            test looks at ranks, but the difference is a mean; each alone may name another winner.
-VERDICT-2  If either side has only one model, the verdict says "one seed" and holds for these cases only: another seed of the same
-           network may differ by as much.
+VERDICT-2  If the models of either side have only one seed, the verdict says "one seed" and holds for these cases only: another seed
+           of the same network may differ by as much. Folds are no seeds, and models whose seed is unknown count as one.
 VERDICT-3  Few cases cannot show anything: n cases give no p below 2 to the power of 1 - n. So three tests at 5 % need at least
            seven cases.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ ONE_SEED = "on these cases (one seed)"
 Units = Mapping[str, Sequence[str]]
 """Name in tables -> labels of predictions: one label, or those of the models of a group."""
 
+Seeds = Mapping[str, int]
+"""Label of predictions -> the seed of its model, if that is known."""
+
 
 def matrix(
     scores: pd.DataFrame, labels: Sequence[str], *, space: str, region: str, column: str = HEADLINE
@@ -39,13 +43,16 @@ def matrix(
     return chosen.pivot(index="case", columns="predictions", values=column)
 
 
-def table(scores: pd.DataFrame, units: Units, *, margin: float, space: str = "native") -> pd.DataFrame:
+def table(
+    scores: pd.DataFrame, units: Units, *, margin: float, space: str = "native", seeds: Seeds = MappingProxyType({})
+) -> pd.DataFrame:
     """A row for each pair of units and each region that both have: the second minus the first, in the headline column."""
     return corrected(pd.DataFrame([
         {
             "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": result.cases,
-            "seeds": result.seeds, "difference": result.difference, "low": result.low, "high": result.high, "ranks": result.ranks,
-            "p": result.p, "p_equal": result.p_equal, "margin": margin,
+            "seeds": min(_count(seeds, units[first]), _count(seeds, units[second])), "difference": result.difference,
+            "low": result.low, "high": result.high, "ranks": result.ranks, "p": result.p, "p_equal": result.p_equal,
+            "margin": margin,
         }
         for first, second, region, result in _compared(scores, units, margin, space)
     ]))  # fmt: skip
@@ -74,6 +81,11 @@ def _compared(
             cases = sides[0].index.intersection(sides[1].index)
             values = (side.loc[cases].to_numpy() for side in sides)
             yield first, second, region, statistics.compare(*values, margin=margin)
+
+
+def _count(seeds: Seeds, labels: Sequence[str]) -> int:
+    """The number of seeds of the models with these labels (VERDICT-2)."""
+    return max(1, len({seeds[label] for label in labels if label in seeds}))
 
 
 def _shared_regions(scores: pd.DataFrame, first: Sequence[str], second: Sequence[str]) -> list[str]:

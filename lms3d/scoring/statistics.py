@@ -56,8 +56,6 @@ class Comparison:
     low: float
     high: float
     """The 95 % interval of the mean, over cases and over the seeds of either side."""
-    seeds: int
-    """The number of seeds of the side that has fewer."""
     ranks: float
     """The side that the signed ranks favour, as a share of their sum: 1 if the second is never worse, -1 if the first never is. It
     may contradict the mean, if many cases are a little better and one is much worse. NaN without cases."""
@@ -83,8 +81,7 @@ def compare(first: np.ndarray, second: np.ndarray, *, margin: float) -> Comparis
     low, high = _percentiles(drawn, [CONFIDENCE])
     return Comparison(
         cases=n, difference=float(difference.mean()) if n else float("nan"), low=low, high=high,
-        seeds=min(table.shape[1] for table in tables), ranks=_favoured(difference), p=_wilcoxon(difference),
-        p_equal=_beyond(drawn, n, margin),
+        ranks=_favoured(difference), p=_wilcoxon(difference), p_equal=_beyond(drawn, n, margin),
     )  # fmt: skip
 
 

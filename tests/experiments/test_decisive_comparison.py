@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from lms3d.data.brats import layouts
 from lms3d.experiments import decisive_comparison as decisive
 from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness.commands import CommandFailed
-from lms3d.scoring import scores
+from lms3d.scoring import comparisons, scores
 from lms3d.tasks.volumes.report import ScoreReport
 from lms3d.training import checkpoint
 from tests.caches import private_cache
@@ -166,9 +167,42 @@ def test_models_of_one_arm_are_set_beside_each_other(brains, tmp_path, called):
     assert "| D | WT | 2 | 0.650 | 0.700 | 0.035 |" in text
 
 
+@pytest.mark.parametrize(("folds", "seeds"), [("2", "1"), ("1", "2")])
+def test_folds_of_one_seed_are_no_seeds(brains, tmp_path, called, monkeypatch, folds, seeds):
+    def of_more_cases(folders, labels, data, schema):
+        found, known = scored(folders, labels, data, schema)
+        return pd.concat([found.assign(case=found["case"] + str(number)) for number in range(4)]), known
+
+    monkeypatch.setattr(rounds, "_scored", of_more_cases)
+    monkeypatch.setitem(DICE, "D", 0.7)  # a difference that no seed turns round
+    assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--folds", folds, "--seeds", seeds)) == 0
+    assert pd.read_csv(tmp_path / "out/updates/comparison.csv")["seeds"].tolist() == [int(seeds)]
+    said = "second is better" if seeds == "2" else f"second is better {comparisons.ONE_SEED}"
+    assert (tmp_path / "out/report.md").read_text().count(f"| {said} |") == 2
+
+
+def test_the_page_on_version_5_has_the_tables_of_its_rounds(tmp_path, monkeypatch):
+    """They are computed again from what is kept beside the page."""
+    page = Path(__file__).parents[2] / "docs/history/decisive_version_5.md"
+    shutil.copytree(page.with_suffix(""), tmp_path / "out")
+    monkeypatch.setattr(ScoreReport, "figures", lambda *_: [])
+    typed = re.search(r"-m experiments\.decisive_comparison (.+) --output", page.read_text())[1]
+    options = decisive._parser().parse_args(shlex.split(typed.replace("--seeds 3", "--seeds 1")))
+    arms, no_data = plan.arms(options), tmp_path / "no_data"
+    paces = pace.measured(arms, no_data, options, tmp_path / "out")
+    within = {arm.name: pace.epochs_within(paces, arm, arms, options.epochs) for arm in arms}
+    report.write(arms, paces, within, options, no_data, "", tmp_path / "out")
+    made, written = (
+        [line for line in text.splitlines() if line.startswith("|")]
+        for text in ((tmp_path / "out/report.md").read_text(), page.read_text())
+    )
+    assert len(made) > 40
+    assert made == written
+
+
 def test_tests_of_both_budgets_are_one_family(tmp_path):
     """Each table alone would leave 3 * 2**-7: all three regions differ, as far as 8 cases can show."""
-    from lms3d.scoring import comparisons, tables
+    from lms3d.scoring import tables
 
     rows = [
         {"predictions": label, "case": str(case), "space": "native", "region": region, "dice": 0.5 + case / 100 + better}

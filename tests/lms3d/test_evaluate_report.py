@@ -17,6 +17,7 @@ from lms3d.common import program
 from lms3d.scoring import comparisons, page, statistics
 from lms3d.scoring.page import Section
 from lms3d.scoring.scores import frame
+from lms3d.tasks.volumes import inputs
 from lms3d.tasks.volumes.report import ScoreReport
 from tests.browser import clicked
 from tests.lms3d.test_evaluate import write_predictions
@@ -35,10 +36,11 @@ def worse(number):
 
 @pytest.fixture(scope="module")
 def report(tiny_brats, tmp_path_factory) -> Path:
-    """Of two groups of two models each, and of one run that is in none."""
+    """Of two groups of two models each, of one seed and of two, and of one run that is in none."""
     root = tmp_path_factory.mktemp("report")
     for number, name in enumerate(("a1", "a2", "b1", "b2", "c<i>")):
         write_predictions(tiny_brats, root / name, 16 if name[0] == "a" else 32, worse(5 - number))
+        (root / name / "config.json").write_text(f'{{"options": {{"seed": {number if name[0] == "b" else 7}}}}}')
     command = [
         str(root / "c<i>"),
         "--group",
@@ -67,6 +69,17 @@ def test_every_pair_is_compared_in_every_region(report):
     assert [(row["first"], row["second"]) for row in found[::3]] == [("c<i>", "a"), ("c<i>", "b"), ("a", "b")]
     assert {row["verdict"] for row in found} == {"too few cases: 9 tests need 9"}
     assert {row["cases"] for row in found} == {"4"}
+
+
+def test_the_seeds_of_a_group_are_those_of_its_runs(report, tiny_brats, tmp_path):
+    for name in ("a", "b1", "b2"):
+        write_predictions(tiny_brats, tmp_path / name, 16)
+    (tmp_path / "b1/config.json").write_text('{"options": {"seed": 1}}')
+    (tmp_path / "b2/config.json").write_text("damaged")
+    folders = inputs.load_all([report.parent / name for name in ("a1", "a2", "b1", "b2")])
+    assert inputs.seeds_of(folders) == {"a1": 7, "a2": 7, "b1": 2, "b2": 3}
+    assert inputs.seeds_of(inputs.load_all([tmp_path / name for name in ("a", "b1", "b2")])) == {"b1": 1}
+    assert {row["seeds"] for row in rows(report / "comparison.csv")} == {"1"}
 
 
 def test_all_metrics_and_strata_are_there(report):

@@ -45,7 +45,7 @@ def evaluate(
             found = shown(score(plan, progress=bar))
         note = described(plan.rules, chosen=request.scoring is not None)
         made = ScoreReport(
-            found=found, groups=groups, rules=plan.rules.name,
+            found=found, groups=groups, seeds=inputs.seeds_of(folders), rules=plan.rules.name,
             margin=_MARGIN if request.margin is None else request.margin,
             note=" ".join([note, *(f"{note}." for note in plan.notes)]), origin=_origin(request.command),
         )  # fmt: skip

@@ -20,6 +20,7 @@ from lms3d.tasks.volumes.job import ScoringJob, Source
 from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.material import shortened
 from lms3d.tasks.volumes.plain_folders import PlainFolder
+from lms3d.training import config_file
 
 Folder = Predictions | PlainFolder
 
@@ -183,11 +184,7 @@ def _trained(part: _Part) -> str:
     """A note on cases that have trained the network of their own fold; "" if none is known to have."""
     if isinstance(part.folder, PlainFolder):
         return ""
-    beside = (
-        Path(part.folder.run),
-        part.folder.directory.parent,
-    )  # the second, if the run was moved, predictions and all
-    path = next((run / "split.json" for run in beside if (run / "split.json").is_file()), None)
+    path = _of_run(part.folder, "split.json")
     if path is None:
         return ""
     known = split.load(path)
@@ -198,6 +195,28 @@ def _trained(part: _Part) -> str:
         f"{len(seen)} of {counted(len(part.files), 'case')} of {part.folder.label}, or other scans of their patients, have trained "
         f"its network, such as {shown(seen[0])}: these are no scores of a cross-validation"
     )
+
+
+def _of_run(folder: Predictions, name: str) -> Path | None:
+    """A file of the run that made these predictions; None if there is none."""
+    beside = (Path(folder.run), folder.directory.parent)  # the second, if the run was moved, predictions and all
+    return next((run / name for run in beside if (run / name).is_file()), None)
+
+
+def seeds_of(folders: Sequence[Folder]) -> dict[str, int]:
+    """Label of predictions -> the seed of the run that made them. Left out: those of other programs and of several runs, and runs
+    whose config.json is missing or damaged."""
+    found = {one.label: _seed_of(one) for one in folders if isinstance(one, Predictions)}
+    return {label: seed for label, seed in found.items() if seed is not None}
+
+
+def _seed_of(folder: Predictions) -> int | None:
+    path = _of_run(folder, config_file.NAME)
+    try:
+        seed = config_file.read(path.parent)["options"]["seed"] if path else None
+    except (InputError, KeyError, TypeError):
+        return None
+    return seed if isinstance(seed, int) else None
 
 
 def _scored(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ class ScoreReport:
     """The rows of every single prediction."""
     groups: Mapping[str, Sequence[str]]
     """Group of models -> labels of its predictions."""
+    seeds: comparisons.Seeds = field(default_factory=dict)
     rules: str = ""
     note: str = ""
     margin: float = 0.01
@@ -109,7 +110,7 @@ class ScoreReport:
     def comparison(self) -> pd.DataFrame:
         """The comparison of the units, in native space if there is one."""
         space = "native" if (self.found["space"] == "native").any() else "cube"
-        return comparisons.table(self.found, self.units, margin=self.margin, space=space)
+        return comparisons.table(self.found, self.units, margin=self.margin, space=space, seeds=self.seeds)
 
     def figures(self, output: Path) -> list[Path]:
         """Draws the box plots of the columns that have one, and the paired differences."""
@@ -188,8 +189,8 @@ _OF_DICE = {
 _COMPARISON = (
     "Second minus first, the same cases. p: Wilcoxon's signed-rank test; ranks: which side the signed ranks favour, from -1 to 1. "
     "All tests of this table are one family and corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
-    "ranks on the same side of 0. Equal: two one-sided tests within the margin. One seed: one model on a side, so the verdict "
-    "is about these cases alone."
+    "ranks on the same side of 0. Equal: two one-sided tests within the margin. One seed: the models of a side have one seed, or "
+    "their seeds are unknown, so the verdict is about these cases alone."
 )
 _PAIRED = "Dots: cases; bar: 95 % interval of the mean; band: margin within which both count as equal."
 _STRATA = "Thirds of the cases by the volume of their true enhancing tumour."

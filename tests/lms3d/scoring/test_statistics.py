@@ -103,7 +103,8 @@ def test_models_that_disagree_show_no_difference():
         {"predictions": label, "case": str(i), "space": "native", "region": "WT", "dice": float(value[0])}
         for label, of_cases in values.items() for i, value in enumerate(of_cases)
     ]  # fmt: skip
-    found = comparisons.table(pd.DataFrame(rows), {"a": ["a1", "a2"], "b": ["b1", "b2"]}, margin=0.01)
+    seeds = {label: int(label[-1]) for label in values}
+    found = comparisons.table(pd.DataFrame(rows), {"a": ["a1", "a2"], "b": ["b1", "b2"]}, margin=0.01, seeds=seeds)
     assert found["p_holm"].item() < 0.001
     assert found["verdict"].item() == "no difference shown"
 
@@ -149,7 +150,9 @@ def scores_of(**values):
 
 
 def verdict_of(found, **units):
-    return comparisons.table(found, units, margin=0.01)["verdict"].item()
+    """The verdict on models whose labels end in their seeds."""
+    seeds = {label: int(label[-1]) for labels in units.values() for label in labels if label[-1].isdigit()}
+    return comparisons.table(found, units, margin=0.01, seeds=seeds)["verdict"].item()
 
 
 def test_the_winner_of_ranks_is_not_the_loser_of_means():
@@ -185,6 +188,25 @@ def test_a_verdict_needs_two_seeds_on_either_side_to_speak_of_more_than_these_ca
     assert said == {"second is better on these cases (one seed)"}
     found.loc[found["predictions"] == "a2", "dice"] -= 0.1
     assert verdict_of(found, a=["a1", "a2"], b=["b1", "b2"]) == "second is better"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "counted"),
+    [
+        ({"a1": 1, "a2": 1, "b1": 1, "b2": 2}, 1),  # two folds of one seed
+        ({"a1": 1, "b1": 1, "b2": 2}, 1),
+        ({}, 1),
+        ({"a1": 1, "a2": 2, "b1": 1, "b2": 2}, 2),
+    ],
+)
+def test_models_of_one_seed_or_of_unknown_seeds_say_nothing_about_other_seeds(seeds, counted):
+    found = table(["a1", "a2", "b1", "b2"], 30, shift=0.1)
+    found.loc[found["predictions"] == "a2", "dice"] -= 0.1
+    (row,) = comparisons.table(found, {"a": ["a1", "a2"], "b": ["b1", "b2"]}, margin=0.01, seeds=seeds).to_dict(
+        "records"
+    )
+    assert row["seeds"] == counted
+    assert row["verdict"] == ("second is better" if counted > 1 else f"second is better {comparisons.ONE_SEED}")
 
 
 def test_all_tests_of_a_page_are_one_family():
