@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import SimpleITK as sitk
 import tensorflow as tf
+from nibabel.affines import voxel_sizes
 from scipy import ndimage
 
 from lms3d import evaluate, models, package, predict
@@ -38,11 +39,13 @@ from lms3d.tasks import inference
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.streaming import nifti, volumes
+from lms3d.tasks.streaming.components import without_small
 from lms3d.tasks.streaming.volumes import Array
 from lms3d.tasks.volumes import label_maps
 from lms3d.tasks.volumes import predict as segmentation
 from lms3d.training.run_lock import RunLock
 from tests.data import dicom_series
+from tests.lms3d.scoring.golden import pairs
 
 VALIDATION = ("BraTS20_Training_002", "BraTS20_Training_004")
 RESOLUTION = 16
@@ -145,6 +148,26 @@ def test_small_parts_of_a_tumour_are_removed_on_the_grid_of_the_files_alone(run_
     np.testing.assert_array_equal(labels(tmp_path / "large/native" / case)[0], np.where(large[parts], every, 0))
     cubes = [labels(tmp_path / name / "cube" / case)[0] for name in ("all", "large")]
     np.testing.assert_array_equal(*cubes)
+
+
+@pytest.mark.parametrize("degrees", [(0, 0, 0), (10, 20, 30), (-120, 61, 7)])
+def test_a_part_of_exactly_the_least_volume_stays_however_the_head_is_turned(degrees, tmp_path):
+    """A header holds a rotation in float32: the voxels of 1 mm seem to be a little larger or smaller."""
+    affine = np.eye(4)
+    affine[:3, :3] = pairs.rotation(*degrees).astype(np.float32)
+    assert {*voxel_sizes(affine)} != {1.0} or not any(degrees)
+    channels = np.zeros((8, 8, 8, 3), np.float32)
+    channels[1:4, 1:4, 1:4, 0] = channels[6, 6, 2:7, 2] = 1
+    labels = Array(channels)
+    for least, parts in ((0.027, 1), (0.0271, 0), (0.005, 2)):
+        voxels = segmentation.least_voxels(least, affine)
+        with without_small(labels, lambda p: p.max(-1), [[1]], voxels, tmp_path) as kept:
+            assert ndimage.label(kept.read((0, 0, 0), kept.shape)[..., 0], np.ones((3, 3, 3)))[1] == parts
+
+
+@pytest.mark.parametrize("voxels", [2007, 4001])
+def test_no_last_bit_of_a_quotient_removes_a_part(voxels):
+    assert segmentation.least_voxels(float(f"{voxels / 1000}"), np.eye(4)) == voxels
 
 
 def test_the_command_works_under_a_memory_limit_(run_dir, commands):

@@ -30,6 +30,7 @@ from lms3d.data.volumes.preprocess import Preprocessing
 from lms3d.data.volumes.targets import Targets
 from lms3d.data.words import counted
 from lms3d.errors import InputError
+from lms3d.scoring.pair import DECIMALS, sizes_mm
 from lms3d.tasks.streaming import entropy, nifti
 from lms3d.tasks.streaming.components import without_small
 from lms3d.tasks.streaming.segment import probabilities
@@ -267,8 +268,8 @@ def _write_case(
     ])  # fmt: skip
     header = label_maps.header_like(image, native.shape)
     if request.remove_below_ml:
-        voxel_ml = float(np.prod(voxel_sizes(np.array(geometry.affine)))) / 1000
-        kept = partial(without_small, tissues=reader.tissues(learnt), least_voxels=request.remove_below_ml / voxel_ml)
+        least = least_voxels(request.remove_below_ml, np.array(geometry.affine))
+        kept = partial(without_small, tissues=reader.tissues(learnt), least_voxels=least)
         with kept(native, learnt.from_channels, scratch=target.directory) as labels:
             nifti.write(labels, target.native(case_id), header, lambda planes: planes[..., 0])
     else:
@@ -285,6 +286,13 @@ def _write_case(
     small = found[0] if len(found) == 1 else Resized(Cropped(native, geometry.box), target.shape)
     header = label_maps.header_at(geometry.network_affine(target.shape), target.shape)
     nifti.write(small, target.cube(case_id), header, learnt.from_channels)
+
+
+def least_voxels(least_ml: float, affine: np.ndarray) -> float:
+    """The voxels in a volume. Rounded, for neither the rotation in a header nor the last bit of a quotient should decide whether a
+    part of exactly this volume stays."""
+    voxel_mm3 = float(np.prod(sizes_mm(voxel_sizes(affine))))
+    return round(1000 * least_ml / voxel_mm3, DECIMALS)
 
 
 def _on_grid_of_files(found: Volume, geometry: Geometry) -> Volume:
