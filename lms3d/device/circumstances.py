@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,10 +25,12 @@ from lms3d.ranks.world import World
 ROOT = Path(__file__).resolve().parents[2]
 _BESIDE = ("models", "data")
 """Packages of lms3d that lie beside its folder in a checkout."""
-_DECISIVE = (
+_OF_ONEDNN = (
     "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
-    "TF_SET_ONEDNN_FPMATH_MODE", "NVIDIA_TF32_OVERRIDE", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS",
-    "TF_CUDNN_DETERMINISTIC",
+    "TF_SET_ONEDNN_FPMATH_MODE",
+)  # fmt: skip
+_DECISIVE = (
+    *_OF_ONEDNN, "NVIDIA_TF32_OVERRIDE", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC",
 )  # fmt: skip
 """Environment variables by which TensorFlow, XLA, oneDNN and CUDA's libraries choose kernels or how to round."""
 _ENDINGS = (".py", ".cc", ".cu", ".h", ".inc")
@@ -87,11 +89,22 @@ def here() -> Circumstances:
         instructions=instructions,
         card=memory.gpu_name() or "",
         libraries=_libraries(),
-        variables=" ".join(f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ),
+        variables=_set(_DECISIVE),
         boot=_read(Path("/proc/sys/kernel/random/boot_id")).strip(),
         commit=commit(),
         sources=sources(),
     )
+
+
+def kernels_of_processor() -> str:
+    """The facts by which oneDNN chooses its kernels: maker, family, model, instruction set and environment. Processors of one name,
+    such as "AMD EPYC", may differ in all but the maker."""
+    return " ".join([*of_processor(), _set(_OF_ONEDNN)])
+
+
+def _set(names: Sequence[str]) -> str:
+    """The environment variables among `names` that are set, with their values."""
+    return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
 
 
 def _libraries() -> str:

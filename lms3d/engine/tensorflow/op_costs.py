@@ -256,9 +256,8 @@ def conditions(device: str) -> str:
         tf.config.threading.get_inter_op_parallelism_threads(),
         # With its own pool, TensorFlow takes no fresh pages from the system in each step.
         os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true"),
-        os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
     ]
-    return " ".join(map(str, parts)) + speeds.card_settings(device)
+    return " ".join(map(str, parts)) + speeds.kernel_settings(device)
 
 
 def _load(store: Any) -> dict[str, Known]:

@@ -198,7 +198,7 @@ def _conditions(device: str) -> str:
     (PROGRAM-4)."""
     cores = speeds.cores() if device.startswith("CPU") else ""
     parts = [_VERSION, tf.__version__, speeds.device_name(device), cores]
-    return " ".join(map(str, parts)) + speeds.card_settings(device)
+    return " ".join(map(str, parts)) + speeds.kernel_settings(device)
 
 
 def _load(device: str) -> dict[str, Pair | None]:

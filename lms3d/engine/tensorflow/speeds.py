@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from lms3d import atomic_files
 from lms3d.common import json_values
 from lms3d.common.disk import cache_directory
-from lms3d.device import containers, memory, workspace
+from lms3d.device import circumstances, containers, memory, workspace
 from lms3d.device.machine import nvidia_driver, processor
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine
@@ -46,7 +46,7 @@ log = logging.getLogger("lms3d")
 def machine(device: str, tier: str, swap_dir: Path | None, *, mapped: bool = True) -> Machine:
     """The speeds of `device` ("CPU:0", "GPU:0") and of a swap tier, by its name. mapped: read in place, if that is possible."""
     kind = TIERS[tier].beside(device)
-    measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}{card_settings(device)}"
+    measured = f"{device_name(device)} {tier} {kind.place(swap_dir)}{kernel_settings(device)}"
     if not device.startswith("CPU"):
         measured += f" workspace {workspace.in_force()}"
     key = f"{_VERSION} {tf.__version__} {cores()} of {os.cpu_count()} {measured}"
@@ -123,10 +123,10 @@ def device_name(device: str) -> str:
     return processor() if device.startswith("CPU") else memory.gpu_name() or device
 
 
-def card_settings(device: str) -> str:
-    """The settings that change the speed of a GPU's kernels, without the GPU and cuDNN's workspace; "" for a processor."""
+def kernel_settings(device: str) -> str:
+    """What decides the kernels of a device and their speed, besides its model and cuDNN's workspace."""
     if device.startswith("CPU"):
-        return ""
+        return f"; {circumstances.kernels_of_processor()}"
     parts = [
         f"TF32 {tf.config.experimental.tensor_float_32_execution_enabled()}",
         f"deterministic {reading.is_deterministic()}",

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 from lms3d.common import disk
+from lms3d.device import circumstances
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.tensorflow import functions, op_costs
+from lms3d.engine.tensorflow import functions, op_costs, programs
 from lms3d.engine.tensorflow.capture import capture, signature
 from lms3d.engine.tensorflow.probing import Cost
 from tests.lms3d.engine.toy_graphs import training
@@ -119,6 +120,27 @@ def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_gpu(monkeypatch, c
     change(monkeypatch)
     assert op_costs.conditions("GPU:0") != card
     assert op_costs.conditions("CPU:0") == processor
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2"),
+        lambda patch: patch.setenv("DNNL_MAX_CPU_ISA", "AVX2"),
+        lambda patch: patch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16"),
+        lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
+        lambda patch: patch.setattr(circumstances, "of_processor", lambda: ("AuthenticAMD 25 1", "AVX2")),
+    ],
+    ids=["instructions", "their older name", "rounding", "no oneDNN", "another processor of the same name"],
+)
+def test_costs_are_kept_for_all_that_changes_the_kernels_of_a_processor(monkeypatch, change):
+    """And its workspaces: an op may take more of them if the processor lacks instructions for its type."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    before = [of(device) for of in (op_costs.conditions, programs._conditions) for device in ("CPU:0", "GPU:0")]
+    change(monkeypatch)
+    after = [of(device) for of in (op_costs.conditions, programs._conditions) for device in ("CPU:0", "GPU:0")]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
