@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms3d import models
 from lms3d.models import fused
 from lms3d.models.layers import ChannelDropout, InstanceNormalization
 
@@ -195,6 +198,48 @@ def test_the_layer_is_the_same_with_operations_and_without(batch):
         plain = results()
     for a, b in zip(compiled, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def logits_and_gradients(name: str) -> dict[str, np.ndarray]:
+    """The logits of a small network in float64, in a training step with dropout, and the gradients of its image and its weights."""
+    keras.utils.set_random_seed(1)
+    whole = models.build(name, input_shape=(16, 16, 16, 2), filters=(3, 4, 5), dropout=0.3)
+    logits = whole.get_layer("probabilities").input  # probabilities are float32 under every policy
+    network = keras.Model(whole.inputs, logits)
+    for number, variable in enumerate(network.trainable_variables):
+        variable.assign(np.random.default_rng(number).normal(0.1, 0.4, variable.shape))
+    image, dy = (tf.constant(t, tf.float64) for t in (_numbers(2, 16, 16, 16, 2)[0], _numbers(2, 16, 16, 16, 3)[1]))
+    with tf.GradientTape() as tape:
+        tape.watch(image)
+        y = network(image, training=True)
+    gradients = tape.gradient(y, [image, *network.trainable_variables], dy)
+    assert {t.dtype for t in (y, *gradients)} == {tf.float64}
+    names = [variable.path for variable in network.trainable_variables]
+    return {"logits": y.numpy(), **{name: g.numpy() for name, g in zip(("image", *names), gradients, strict=True)}}
+
+
+def maxima(x: tf.Tensor) -> tf.Tensor:
+    """MaxPooling3D(2), for which TensorFlow has no kernel in float64."""
+    corners = itertools.product((0, 1), repeat=3)
+    return functools.reduce(tf.maximum, [x[:, i::2, j::2, k::2] for i, j, k in corners])
+
+
+@pytest.mark.parametrize("name", ["isensee2017", "unet3d"])
+def test_a_network_and_all_its_gradients_are_the_same_without_operations(name, monkeypatch):
+    """In float64, in which nothing but rounding of 1e-16 may differ."""
+    monkeypatch.setattr(keras.layers, "MaxPooling3D", lambda _, name: keras.layers.Lambda(maxima, name=name))
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
+    try:
+        compiled = logits_and_gradients(name)
+        with fused.plain():
+            plain = logits_and_gradients(name)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert compiled.keys() == plain.keys()
+    assert any((compiled[of] != plain[of]).any() for of in plain)  # two ways, not one twice
+    for of, right in plain.items():
+        np.testing.assert_allclose(compiled[of], right, rtol=0, atol=1e-10 * np.abs(right).max(), err_msg=of)
 
 
 def test_a_layer_that_was_built_plain_stays_so_and_xla_compiles_it():
