@@ -1,8 +1,10 @@
-"""`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment? Article 4's comparison.
+"""`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment than another?
+
+The article compares bare metal and Kubernetes.
 
 1. Both files come from `experiments.resnet50_benchmark`, or both from `experiments.scaling` (CheXNet, isensee2017, ...), and are of
    the same work: network, image size, batch and precision.
-2. At each number of ranks that both have, the difference is A's images/s over B's, less one.
+2. At each number of ranks that both have, the difference in per cent is A's images/s over B's, less one.
 3. Its 95 % interval (Welch's t) says whether the laps tell the two apart; a lap of `experiments.scaling` is an epoch.
 4. What differs besides, processor, kernel or library, is listed.
 """
@@ -20,17 +22,12 @@ from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpee
 from lms3d.experiments.harness import command, page
 from lms3d.experiments.harness.table import markdown, write_csv
 
-_DESCRIPTION = """\
-Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
-images/s by number of ranks, the difference in per cent with its 95 % interval, and what machines and versions differ in."""
-
 _EPILOG = """\
 examples:
   python -m experiments.cluster_comparison bare-metal/result.json kubernetes/result.json
   python -m experiments.cluster_comparison a/result.json b/result.json --labels "bare metal" Kubernetes --output comparison
 
-writes into --output: comparison.csv, comparison.md
-exit codes: 0 done, 2 wrong option or file"""
+writes into --output: comparison.csv, comparison.md"""
 
 _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
@@ -188,7 +185,9 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "cluster-comparison")
 
 
-main, _parser = command.of("cluster_comparison", _compare, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "cluster_comparison", _compare, _options, __doc__, _EPILOG, exits={2: "wrong option or file"}
+)
 
 
 if __name__ == "__main__":
