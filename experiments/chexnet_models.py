@@ -49,8 +49,7 @@ SHOWN: Shown = {
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
     output = command.folder(options)
-    shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
-    store.remember({**shared, "data": None if options.data is None else str(options.data)}, output)
+    store.remember(command.settings(options, "models"), output)
     for model in options.models:
         if not (output / model / "auroc.csv").exists():
             commands.run([*of_module("lms3d.train"), *train_words(options, model, output / model)])
@@ -61,8 +60,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. "
         f"{page.machine()} Made by `{typed}`."
     )
-    print(page.write(output / "report.md", ["# Networks for chest X-rays", table(found), _NOTES, conditions]))
-    print(f"written: {output}")
+    page.publish(output / "report.md", ["# Networks for chest X-rays", table(found), _NOTES, conditions])
 
 
 def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[str]:

@@ -95,8 +95,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
     ]
     conditions = f"{_work(a)}. {' '.join(machines)} Made by `{typed}`."
-    print(page.write(output / "comparison.md", [*sections, _NOTES, conditions]))
-    print(f"written: {output}")
+    page.publish(output / "comparison.md", [*sections, _NOTES, conditions])
 
 
 def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:

@@ -43,8 +43,6 @@ writes into --output: runs/<resolution>-seed<k>/ (every run), splits/ (runs that
 models), scores_per_model.csv, report.md, and the other tables, figures and report.html of lms3d.evaluate"""
 
 
-FREE = ("output", "anonymous", "models")
-"""Options that may differ between calls with the same --output."""
 AS_IN_THE_CASE_STUDY = ("--normalisation", "global", "--no-anti-alias")
 
 
@@ -73,8 +71,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
     output = command.folder(options, f"compare-{options.low}-{options.high}")
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in FREE}
-    store.remember(settings, output)
+    store.remember(command.settings(options, "anonymous", "models"), output)
     data = commands.data_folder(options.data)
     _choose_split(data, options, output)
     planned = plan(options, data, output)

@@ -20,17 +20,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms
 from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness import command, commands, store
 from lms3d.experiments.harness.ranks import HORVODRUN
-
-FREE = ("output", "anonymous", "folds", "seeds")
-"""Options that may differ between calls with the same --output."""
 
 _EPILOG = """\
 examples:
@@ -47,8 +42,8 @@ runs/ may be deleted as far as rounds/ goes; without runs/ the rest is small eno
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
-    store.remember({name: value for name, value in sorted(vars(options).items()) if name not in FREE}, output)
+    output = command.folder(options)
+    store.remember(command.settings(options, "anonymous", "folds", "seeds"), output)
     if owned := [word for word in shlex.split(options.train_options) if word.split("=")[0] in runs.OWNED]:
         raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
     runs.launched([], options)  # InputError now, not after the data set

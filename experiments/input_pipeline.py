@@ -52,9 +52,7 @@ Shards are in the page cache: what a disk or a network adds is not measured. Bes
 
 def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
-    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
-    study = RankStudy.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
+    study = RankStudy.begin(options, command.settings(options, "ranks", "kinds", "minutes", "again", "cores_per_rank"))
     if TRAINING in options.kinds:
         study.launcher.command(1, [])  # it is there
     kinds = [kind for kind in results.KINDS if kind in options.kinds]

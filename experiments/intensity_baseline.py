@@ -39,8 +39,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
     head = ["region", "cases", "Dice", "95 % from", "to"]
     rows = [row.cells() for row in baseline.rows(dice)]
     note = f"Fitted to {len(parts.training)} cases of {data.name}; cases: those that validate. Made by `{typed}`."
-    print(page.write(output / "report.md", [f"# {TITLE.capitalize()}", table.markdown(head, rows), note]))
-    print(f"written: {output}")
+    page.publish(output / "report.md", [f"# {TITLE.capitalize()}", table.markdown(head, rows), note])
 
 
 def _options(parser: cli.Parser) -> None:

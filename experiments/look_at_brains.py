@@ -24,12 +24,10 @@ from lms3d.data.brats import layouts
 from lms3d.data.brats.preprocess import cube
 from lms3d.data.brats.schema import CHANNELS
 from lms3d.data.volumes import cache, normalise
-from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.distortions import DISTORTIONS, Sample
-from lms3d.data.volumes.geometry import foreground_box
 from lms3d.data.volumes.labels import LabelSchema
-from lms3d.experiments.harness import command, commands
+from lms3d.experiments.harness import baseline, command, commands
 
 _EPILOG = """\
 examples:
@@ -59,11 +57,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
 
 
 def _read(case: Any, schema: LabelSchema) -> Volumes:
-    images, affine = load_images(case)
-    truth = load_truth(case, schema, images.shape[:3], affine)
-    assert truth is not None, "find_cases asks for it"
-    box = foreground_box(images)
-    images, truth = box.crop(images), box.crop(truth)
+    images, truth = baseline.read(case, schema)
     images = np.where(images.any(axis=-1, keepdims=True), images, np.nan)
     mean, deviation = np.nanmean(images, axis=(0, 1, 2)), np.nanstd(images, axis=(0, 1, 2))
     return (images - mean) / np.maximum(deviation, 1e-6), truth

@@ -77,6 +77,11 @@ def _codes(exits: Mapping[int, str], resumed: bool) -> str:
     return "exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
 
 
+def settings(options: argparse.Namespace, *free: str) -> dict[str, Any]:
+    """The options that calls with the same --output share. free: those in which they may differ."""
+    return {name: value for name, value in sorted(vars(options).items()) if name not in ("output", *free)}
+
+
 def folder(options: argparse.Namespace, default: str = "") -> Path:
     """The folder of --output, which is made. default: if the option has none. InputError if nothing can be written there."""
     return writable_folder(Path(options.output or default).expanduser(), "--output")

@@ -26,6 +26,12 @@ def write(path: Path, sections: Iterable[str]) -> str:
     return text
 
 
+def publish(path: Path, sections: Iterable[str]) -> None:
+    """Writes the sections, prints them, and says where all files are."""
+    print(write(path, sections))
+    print(f"written: {path.parent}")
+
+
 def lists(titled: Mapping[str, Sequence[str]]) -> list[str]:
     """A Markdown list below each title; nothing for a list that is empty."""
     return ["\n".join([f"{title}:", *(f"- {line}" for line in lines)]) for title, lines in titled.items() if lines]

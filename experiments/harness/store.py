@@ -132,7 +132,7 @@ def _check(record: Record) -> None:
 def remember(settings: Mapping[str, Any], output: Path) -> None:
     """Keeps the settings with the output. InputError if they differ from those that it was begun with."""
     path = output / "settings.json"
-    wanted = json.loads(json.dumps(dict(settings)))  # as it would be read
+    wanted = json.loads(json.dumps(dict(settings), default=str))  # as it would be read; a path is its text
     before = json.loads(path.read_text()) if path.exists() else wanted
     for name, value in wanted.items():
         if before.get(name) != value:
