@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lms3d import cli, errors
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed, difference
 from lms3d.experiments.harness import command, page
-from lms3d.experiments.harness.table import markdown, write_csv
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.harness.table import cell, markdown, of_records, write_csv
 
 _EPILOG = """\
 examples:
@@ -33,53 +33,11 @@ _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
 95 % interval of that; "not told apart" if the interval holds 0."""
 
-KINDS = {
-    "synthetic": "synthetic data",
-    "real": "real data",
-    "strong": "strong scaling",
-    "weak": "weak scaling",
-}
-
+KINDS = {"synthetic": "synthetic data", "real": "real data", "strong": "strong scaling", "weak": "weak scaling"}
 COLUMNS = (
     "data", "ranks", "images_per_second_a", "std_a", "images_per_second_b", "std_b", "difference", "half_interval",
     "efficiency_a", "efficiency_b",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterPair:
-    """The same number of ranks on the same data, in two environments."""
-
-    a: RankSpeed
-    b: RankSpeed
-
-    @property
-    def difference(self) -> float:
-        """0.08: the first is 8 % faster."""
-        return difference(self.a.speed, self.b.speed)[0]
-
-    @property
-    def half_interval(self) -> float | None:
-        return difference(self.a.speed, self.b.speed)[1]
-
-    @property
-    def is_told_apart(self) -> bool | None:
-        """Whether the interval leaves out 0; None if one of them has a single lap."""
-        half = self.half_interval
-        return None if half is None else abs(self.difference) > half
-
-    def record(self) -> dict[str, object]:
-        """A row of the CSV file."""
-        own = {
-            "data": self.a.data,
-            "ranks": self.a.ranks,
-            "difference": self.difference,
-            "half_interval": self.half_interval,
-        }
-        for side, point in (("a", self.a), ("b", self.b)):
-            own |= {f"images_per_second_{side}": point.speed.mean, f"std_{side}": point.speed.std}
-            own[f"efficiency_{side}"] = point.efficiency
-        return own
 
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
@@ -89,7 +47,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
     found = pairs(a, b)
     output = command.folder(options)
-    write_csv(output / "comparison.csv", COLUMNS, [pair.record() for pair in found], "{:.6g}".format)
+    write_csv(output / "comparison.csv", COLUMNS, found, "{:.6g}".format)
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
@@ -98,8 +56,10 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     page.publish(output / "comparison.md", [*sections, _NOTES, conditions])
 
 
-def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:
-    """The numbers of ranks and kinds of data that both have. InputError if they did different work, or have nothing in common."""
+def pairs(a: ClusterResult, b: ClusterResult) -> list[Record]:
+    """A record with COLUMNS and the table's cells, for each number of ranks and kind of data that both have.
+
+    InputError if they did different work, or have nothing in common."""
     for name in COMPARED:
         if a.settings[name] != b.settings[name]:
             raise errors.InputError(
@@ -107,38 +67,48 @@ def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:
                 f"both; run the benchmark again with the same --{name.replace('_', '-')}"
             )
     others = {(point.data, point.ranks): point for point in b.points}
-    found = [
-        ClusterPair(a=point, b=others[point.data, point.ranks])
-        for point in a.points
-        if (point.data, point.ranks) in others
-    ]
-    if not found:
+    shared = [point for point in a.points if (point.data, point.ranks) in others]
+    if not shared:
         raise errors.InputError(
             f"{a.path} has {_listed(a)} and {b.path} has {_listed(b)}; expected a number of ranks that both have; run the "
             "benchmark again with the same --ranks"
         )
-    return found
+    return [_record(point, others[point.data, point.ranks]) for point in shared]
 
 
-def table_of(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
+def _record(a: RankSpeed, b: RankSpeed) -> Record:
+    """The same number of ranks on the same data, in two environments. difference: 0.08 if the first is 8 % faster."""
+    share, half = difference(a.speed, b.speed)
+    spread = "" if half is None else f" ± {100 * half:.1f}"
+    return {
+        "data": a.data, "kind": KINDS.get(a.data, a.data), "ranks": a.ranks, **_side("a", a), **_side("b", b),
+        "difference": share, "half_interval": half, "faster": f"{100 * share:+.1f}{spread} %",
+        "sure": "not told apart" if half is not None and abs(share) <= half else "",
+    }  # fmt: skip
+
+
+def _side(name: str, point: RankSpeed) -> Record:
+    mean, std = point.speed.mean, point.speed.std
+    speed = f"{mean:.4g}{cell(std, ' ± {:.2g}'.format)}"
+    values = {"images_per_second": mean, "std": std, "efficiency": point.efficiency, "speed": speed}
+    return {f"{figure}_{name}": value for figure, value in values.items()}
+
+
+def table_of(found: Sequence[Record], labels: Sequence[str]) -> str:
     """A table in article 4's form, with a row for each number of ranks."""
-    head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
-    lines = []
-    for pair in found:
-        sure = "not told apart" if pair.is_told_apart is False else ""
-        kind = KINDS.get(pair.a.data, pair.a.data)
-        lines.append([kind, str(pair.a.ranks), *map(_speed, (pair.a, pair.b)), _percent(pair), sure])
-    return markdown(head, lines)
+    heads = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
+    names = ("kind", "ranks", "speed_a", "speed_b", "faster", "sure")
+    return of_records(found, {name: (head, str) for name, head in zip(names, heads, strict=True)})
 
 
-def summary(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
+def summary(found: Sequence[Record], labels: Sequence[str]) -> str:
     """The largest difference, in words."""
-    largest = max(found, key=lambda pair: abs(pair.difference))
-    first, second = labels if largest.difference >= 0 else (labels[1], labels[0])
-    more = max(largest.a.speed.mean, largest.b.speed.mean) / min(largest.a.speed.mean, largest.b.speed.mean) - 1
-    kind = KINDS.get(largest.a.data, largest.a.data)
-    ranks = f"{largest.a.ranks} rank{'s' if largest.a.ranks > 1 else ''}, {kind}"
-    sure = " (within what laps differ by themselves)" if largest.is_told_apart is False else ""
+    largest = max(found, key=lambda one: abs(one["difference"]))
+    first, second = labels if largest["difference"] >= 0 else (labels[1], labels[0])
+    rates = (largest["images_per_second_a"], largest["images_per_second_b"])
+    more = max(rates) / min(rates) - 1
+    ranks = f"{largest['ranks']} rank{'s' if largest['ranks'] > 1 else ''}, {largest['kind']}"
+    sure = " (within what laps differ by themselves)" if largest["sure"] else ""
     return f"The largest difference: {first} trains {more:.1%} more images/s than {second} with {ranks}{sure}."
 
 
@@ -155,16 +125,6 @@ def unlike(a: ClusterResult, b: ClusterResult, labels: Sequence[str]) -> str:
     if not different:
         return "Machines and versions are the same in both."
     return "They differ in:\n\n" + markdown(("", *labels), different)
-
-
-def _speed(point: RankSpeed) -> str:
-    spread = "" if point.speed.std is None else f" ± {point.speed.std:.2g}"
-    return f"{point.speed.mean:.4g}{spread}"
-
-
-def _percent(pair: ClusterPair) -> str:
-    half = "" if pair.half_interval is None else f" ± {100 * pair.half_interval:.1f}"
-    return f"{100 * pair.difference:+.1f}{half} %"
 
 
 def _listed(result: ClusterResult) -> str:
