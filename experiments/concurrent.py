@@ -79,7 +79,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 
 class _SideBySide:
-    """What is run, and over which link."""
+    """The runs, and their link."""
 
     def __init__(self, options: argparse.Namespace, study: RankStudy) -> None:
         self.options, self.study, self.output = options, study, study.output

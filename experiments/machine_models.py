@@ -86,7 +86,7 @@ def _published(machines: Mapping[str, MachineModel], side: int) -> Record:
 
 
 def _fitted(machines: Mapping[str, MachineModel], part: Record) -> dict[str, MachineModel]:
-    """The machines of the case study with what was calibrated; the others share the factor of the V100."""
+    """The machines of the case study with their calibrated rates; the others share the factor of the V100."""
     return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
 
 

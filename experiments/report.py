@@ -1,7 +1,7 @@
 """`python -m experiments.report`: every table of the four articles beside what this machine measures, on one page.
 
 Each chapter runs one of the project's commands, at a size that two cores finish within the hour, all together. The page is written
-as Markdown, and as HTML that needs no other file. What cannot be run here is listed with what it would need.
+as Markdown, and as HTML that needs no other file. Chapters that cannot be run here are listed with their needs.
 """
 
 from __future__ import annotations

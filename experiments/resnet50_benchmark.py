@@ -4,7 +4,7 @@
    can do.
 2. It trains on real ones, from shards, by lms3d's own pipeline: what the rest of the machine takes away from that.
 3. Each with 1, 2, ... N ranks: images/s and scaling efficiency, by laps of some steps after a warm-up, and their spread.
-4. result.json says what was measured, on which machine and with which versions; with `--expect` the answer is yes, or exit code 2.
+4. result.json has the measurements, the machine and the versions; with `--expect` the answer is yes, or exit code 2.
 """
 
 from __future__ import annotations

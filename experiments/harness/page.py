@@ -1,4 +1,4 @@
-"""The text of a report: its sections, what is missing from it, and the machine that it is about. No TensorFlow here."""
+"""The text of a report: its sections, its gaps, and the machine that it is about. No TensorFlow here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m lms3d.plan` on a toy step: what it prints and writes, how it refuses."""
+"""`python -m lms3d.plan` on a toy step: its output, its files, its refusals."""
 
 from __future__ import annotations
 
