@@ -11,7 +11,7 @@ Arms, one network, one hard memory limit, the same seeds and folds:
 Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Each arm has
 a model for each fold and seed, trained by `lms3d.train`, and scored twice on the test set: with its best weights after equal
 updates, and with those within equal time, which is what the first arm, that with the smallest samples, takes for all updates. Time
-is counted in steps of an idle machine, measured before (`arms.pace`). Training follows from its seed step by step, so the second is
+is counted in steps of an idle machine, measured before. Training follows from its seed step by step, so the second is
 a prefix of the first: nothing is trained twice. An interrupted model is resumed; more --seeds or --folds may be added later.
 """
 

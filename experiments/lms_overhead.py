@@ -6,7 +6,7 @@ that of TensorFlow's own allocator and tensors go to the disk; on a GPU to the h
 
 1. Every part is a process of its own, since a hard memory limit is fixed when TensorFlow starts.
 2. A ratio of step times is measured side by side: a process without LMS takes a step before each step of the part. If that
-   process would take the memory that the swap files need (`bench.CROWDED_SHARE`), it runs before the part and again after it.
+   process takes more than a third of the memory, which the swap files need, it runs before the part and again after it.
 3. Smallest limits are found by bisection with real runs, not predicted.
 4. The same network, data, loss and optimiser for all; PyTorch's own copy of the network has the same sizes.
 """
