@@ -79,7 +79,7 @@ def _section(command: str, seen: dict[str, str]) -> str:
     if command.split(".")[0] in _IN_FULL:
         lines += [*_options(command, parser, seen), _escaped(_files(parser)), ""]
     else:
-        lines += [f"`{_usage(parser)}`", ""]
+        lines += [f"`{usage}`" if (usage := _usage(parser)) else "No options.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,7 +1,8 @@
-"""`python -m experiments.chexnet_models`: ResNet-50 against DenseNet-121 on chest X-rays, images/s and AUROC.
+"""`python -m experiments.chexnet_models`: ResNet-50 against DenseNet-121 on chest X-rays, images/s, memory and AUROC.
 
 The CheXNet scaling study replaced DenseNet-121 by ResNet-50, which scaled better, with a higher AUROC. Here both train by the real
-command on the same images, the same split and the same order of samples, as many epochs, without LMS.
+command on the same images, the same split and the same order of samples, as many epochs, without LMS; the AUROC is that of test
+patients. An interrupted model is resumed.
 """
 
 from __future__ import annotations
@@ -22,17 +23,12 @@ from lms3d.experiments.harness.table import Shown, of_records, read_csv, write_c
 from lms3d.tasks.chexnet.options import ChexnetConfig
 from lms3d.units import format_size
 
-_DESCRIPTION = """\
-Train networks for chest X-rays alike (same images, split, order, epochs) and compare images/s, memory and AUROC on test patients.
-Finished models are kept, an interrupted one is resumed."""
-
 _EPILOG = """\
 examples:
   python -m experiments.chexnet_models
   python -m experiments.chexnet_models --data ~/ChestX-ray14 --resolution 224 --epochs 10                   (a GPU)
 
-writes into --output: report.md, models.csv, NAME/ (the run of each model)
-exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+writes into --output: report.md, models.csv, NAME/ (the run of each model)"""
 
 _NOTES = """\
 Images/s: batch / median step, from its first operation to its last, without waiting for data. Epoch: the median, with reading,
@@ -53,8 +49,7 @@ SHOWN: Shown = {
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
     output = command.folder(options)
-    shared = {name: value for name, value in sorted(vars(options).items()) if name not in ("models", "output")}
-    store.remember({**shared, "data": None if options.data is None else str(options.data)}, output)
+    store.remember(command.settings(options, "models"), output)
     for model in options.models:
         if not (output / model / "auroc.csv").exists():
             commands.run([*of_module("lms3d.train"), *train_words(options, model, output / model)])
@@ -65,8 +60,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         f"Images: {data}; {options.resolution}^2, batches of {options.batch_size}, float32, seed {options.seed}. "
         f"{page.machine()} Made by `{typed}`."
     )
-    print(page.write(output / "report.md", ["# Networks for chest X-rays", table(found), _NOTES, conditions]))
-    print(f"written: {output}")
+    page.publish(output / "report.md", ["# Networks for chest X-rays", table(found), _NOTES, conditions])
 
 
 def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[str]:
@@ -134,7 +128,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "chexnet-models")
 
 
-main, _parser = command.of("chexnet_models", _compare, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("chexnet_models", _compare, _options, __doc__, _EPILOG, resumed=True)
 
 
 if __name__ == "__main__":

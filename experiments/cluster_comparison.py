@@ -1,8 +1,10 @@
-"""`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment? Article 4's comparison.
+"""`python -m experiments.cluster_comparison A.json B.json`: how much faster is one environment than another?
+
+The article compares bare metal and Kubernetes.
 
 1. Both files come from `experiments.resnet50_benchmark`, or both from `experiments.scaling` (CheXNet, isensee2017, ...), and are of
    the same work: network, image size, batch and precision.
-2. At each number of ranks that both have, the difference is A's images/s over B's, less one.
+2. At each number of ranks that both have, the difference in per cent is A's images/s over B's, less one.
 3. Its 95 % interval (Welch's t) says whether the laps tell the two apart; a lap of `experiments.scaling` is an epoch.
 4. What differs besides, processor, kernel or library, is listed.
 """
@@ -12,77 +14,30 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lms3d import cli, errors
 from lms3d.experiments.feeding import accepted
 from lms3d.experiments.feeding.accepted import COMPARED, ClusterResult, RankSpeed, difference
 from lms3d.experiments.harness import command, page
-from lms3d.experiments.harness.table import markdown, write_csv
-
-_DESCRIPTION = """\
-Compare two results of experiments.resnet50_benchmark, or two of experiments.scaling, such as bare metal and Kubernetes:
-images/s by number of ranks, the difference in per cent with its 95 % interval, and what machines and versions differ in."""
+from lms3d.experiments.harness.store import Record
+from lms3d.experiments.harness.table import cell, markdown, of_records, write_csv
 
 _EPILOG = """\
 examples:
   python -m experiments.cluster_comparison bare-metal/result.json kubernetes/result.json
   python -m experiments.cluster_comparison a/result.json b/result.json --labels "bare metal" Kubernetes --output comparison
 
-writes into --output: comparison.csv, comparison.md
-exit codes: 0 done, 2 wrong option or file"""
+writes into --output: comparison.csv, comparison.md"""
 
 _NOTES = """\
 Images/s: of all ranks together, mean ± std of a lap. Difference: how much faster the first is than the second, ± half of the
 95 % interval of that; "not told apart" if the interval holds 0."""
 
-KINDS = {
-    "synthetic": "synthetic data",
-    "real": "real data",
-    "strong": "strong scaling",
-    "weak": "weak scaling",
-}
-
+KINDS = {"synthetic": "synthetic data", "real": "real data", "strong": "strong scaling", "weak": "weak scaling"}
 COLUMNS = (
     "data", "ranks", "images_per_second_a", "std_a", "images_per_second_b", "std_b", "difference", "half_interval",
     "efficiency_a", "efficiency_b",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterPair:
-    """The same number of ranks on the same data, in two environments."""
-
-    a: RankSpeed
-    b: RankSpeed
-
-    @property
-    def difference(self) -> float:
-        """0.08: the first is 8 % faster."""
-        return difference(self.a.speed, self.b.speed)[0]
-
-    @property
-    def half_interval(self) -> float | None:
-        return difference(self.a.speed, self.b.speed)[1]
-
-    @property
-    def is_told_apart(self) -> bool | None:
-        """Whether the interval leaves out 0; None if one of them has a single lap."""
-        half = self.half_interval
-        return None if half is None else abs(self.difference) > half
-
-    def record(self) -> dict[str, object]:
-        """A row of the CSV file."""
-        own = {
-            "data": self.a.data,
-            "ranks": self.a.ranks,
-            "difference": self.difference,
-            "half_interval": self.half_interval,
-        }
-        for side, point in (("a", self.a), ("b", self.b)):
-            own |= {f"images_per_second_{side}": point.speed.mean, f"std_{side}": point.speed.std}
-            own[f"efficiency_{side}"] = point.efficiency
-        return own
 
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
@@ -92,18 +47,19 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
         raise errors.InputError(f"both files are labelled {labels[0]!r}; tell them apart with --labels")
     found = pairs(a, b)
     output = command.folder(options)
-    write_csv(output / "comparison.csv", COLUMNS, [pair.record() for pair in found], "{:.6g}".format)
+    write_csv(output / "comparison.csv", COLUMNS, found, "{:.6g}".format)
     sections = [f"# {labels[0]} and {labels[1]}", table_of(found, labels), summary(found, labels), unlike(a, b, labels)]
     machines = [
         f"{label}: {accepted.machines_in_words(one.machines)}." for label, one in zip(labels, (a, b), strict=True)
     ]
     conditions = f"{_work(a)}. {' '.join(machines)} Made by `{typed}`."
-    print(page.write(output / "comparison.md", [*sections, _NOTES, conditions]))
-    print(f"written: {output}")
+    page.publish(output / "comparison.md", [*sections, _NOTES, conditions])
 
 
-def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:
-    """The numbers of ranks and kinds of data that both have. InputError if they did different work, or have nothing in common."""
+def pairs(a: ClusterResult, b: ClusterResult) -> list[Record]:
+    """A record with COLUMNS and the table's cells, for each number of ranks and kind of data that both have.
+
+    InputError if they did different work, or have nothing in common."""
     for name in COMPARED:
         if a.settings[name] != b.settings[name]:
             raise errors.InputError(
@@ -111,38 +67,48 @@ def pairs(a: ClusterResult, b: ClusterResult) -> list[ClusterPair]:
                 f"both; run the benchmark again with the same --{name.replace('_', '-')}"
             )
     others = {(point.data, point.ranks): point for point in b.points}
-    found = [
-        ClusterPair(a=point, b=others[point.data, point.ranks])
-        for point in a.points
-        if (point.data, point.ranks) in others
-    ]
-    if not found:
+    shared = [point for point in a.points if (point.data, point.ranks) in others]
+    if not shared:
         raise errors.InputError(
             f"{a.path} has {_listed(a)} and {b.path} has {_listed(b)}; expected a number of ranks that both have; run the "
             "benchmark again with the same --ranks"
         )
-    return found
+    return [_record(point, others[point.data, point.ranks]) for point in shared]
 
 
-def table_of(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
+def _record(a: RankSpeed, b: RankSpeed) -> Record:
+    """The same number of ranks on the same data, in two environments. difference: 0.08 if the first is 8 % faster."""
+    share, half = difference(a.speed, b.speed)
+    spread = "" if half is None else f" ± {100 * half:.1f}"
+    return {
+        "data": a.data, "kind": KINDS.get(a.data, a.data), "ranks": a.ranks, **_side("a", a), **_side("b", b),
+        "difference": share, "half_interval": half, "faster": f"{100 * share:+.1f}{spread} %",
+        "sure": "not told apart" if half is not None and abs(share) <= half else "",
+    }  # fmt: skip
+
+
+def _side(name: str, point: RankSpeed) -> Record:
+    mean, std = point.speed.mean, point.speed.std
+    speed = f"{mean:.4g}{cell(std, ' ± {:.2g}'.format)}"
+    values = {"images_per_second": mean, "std": std, "efficiency": point.efficiency, "speed": speed}
+    return {f"{figure}_{name}": value for figure, value in values.items()}
+
+
+def table_of(found: Sequence[Record], labels: Sequence[str]) -> str:
     """A table in article 4's form, with a row for each number of ranks."""
-    head = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
-    lines = []
-    for pair in found:
-        sure = "not told apart" if pair.is_told_apart is False else ""
-        kind = KINDS.get(pair.a.data, pair.a.data)
-        lines.append([kind, str(pair.a.ranks), *map(_speed, (pair.a, pair.b)), _percent(pair), sure])
-    return markdown(head, lines)
+    heads = ("", "ranks", *(f"{label}, images/s" for label in labels), f"{labels[0]} is faster by", "")
+    names = ("kind", "ranks", "speed_a", "speed_b", "faster", "sure")
+    return of_records(found, {name: (head, str) for name, head in zip(names, heads, strict=True)})
 
 
-def summary(found: Sequence[ClusterPair], labels: Sequence[str]) -> str:
+def summary(found: Sequence[Record], labels: Sequence[str]) -> str:
     """The largest difference, in words."""
-    largest = max(found, key=lambda pair: abs(pair.difference))
-    first, second = labels if largest.difference >= 0 else (labels[1], labels[0])
-    more = max(largest.a.speed.mean, largest.b.speed.mean) / min(largest.a.speed.mean, largest.b.speed.mean) - 1
-    kind = KINDS.get(largest.a.data, largest.a.data)
-    ranks = f"{largest.a.ranks} rank{'s' if largest.a.ranks > 1 else ''}, {kind}"
-    sure = " (within what laps differ by themselves)" if largest.is_told_apart is False else ""
+    largest = max(found, key=lambda one: abs(one["difference"]))
+    first, second = labels if largest["difference"] >= 0 else (labels[1], labels[0])
+    rates = (largest["images_per_second_a"], largest["images_per_second_b"])
+    more = max(rates) / min(rates) - 1
+    ranks = f"{largest['ranks']} rank{'s' if largest['ranks'] > 1 else ''}, {largest['kind']}"
+    sure = " (within what laps differ by themselves)" if largest["sure"] else ""
     return f"The largest difference: {first} trains {more:.1%} more images/s than {second} with {ranks}{sure}."
 
 
@@ -159,16 +125,6 @@ def unlike(a: ClusterResult, b: ClusterResult, labels: Sequence[str]) -> str:
     if not different:
         return "Machines and versions are the same in both."
     return "They differ in:\n\n" + markdown(("", *labels), different)
-
-
-def _speed(point: RankSpeed) -> str:
-    spread = "" if point.speed.std is None else f" ± {point.speed.std:.2g}"
-    return f"{point.speed.mean:.4g}{spread}"
-
-
-def _percent(pair: ClusterPair) -> str:
-    half = "" if pair.half_interval is None else f" ± {100 * pair.half_interval:.1f}"
-    return f"{100 * pair.difference:+.1f}{half} %"
 
 
 def _listed(result: ClusterResult) -> str:
@@ -188,7 +144,9 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "cluster-comparison")
 
 
-main, _parser = command.of("cluster_comparison", _compare, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "cluster_comparison", _compare, _options, __doc__, _EPILOG, exits={2: "wrong option or file"}
+)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 1. One training/validation split serves every model: that of the best of `--split-models` models of the low resolution, each with a
    split of its own, as the case study chose it; with one, a split drawn by a seed before anything is trained.
-2. N models per resolution, which differ in their seed: initial weights, order and symmetries of the samples.
+2. `lms3d.train` trains N models per resolution, which differ in their seed: initial weights, order and symmetries of the samples.
+   An interrupted model is resumed.
 3. Predictions of the low resolution are resized to the high one by the function that resized the data, and both are
    scored against the truth at the high resolution; and, beyond the case study, against the original truth.
 4. For each validation case and region, Dice is averaged over the models of a resolution; box plots compare them.
@@ -33,25 +34,15 @@ from lms3d.tasks.brats.intensity_baseline import TITLE
 if TYPE_CHECKING:
     import pandas as pd
 
-_DESCRIPTION = """\
-Compare two resolutions as the LMS case study did: train N models at each, all on the same split, score the predictions
-of both against the truth at the high resolution and against the original truth, and draw box plots of Dice per case.
-
-Every model is trained by `python -m lms3d.train`. Started again with the same --output it goes on where it was stopped:
-finished models are kept, an interrupted one is resumed."""
-
 _EPILOG = """\
 examples:
   python -m experiments.compare_resolutions --low 48 --high 64 --models 2 --epochs 30
   python -m experiments.compare_resolutions --low 144 --high 192 --models 4 --memory-limit 16GiB --data ~/BraTS2020
 
 writes into --output: runs/<resolution>-seed<k>/ (every run), splits/ (runs that choose the split), scores.csv (mean over
-models), scores_per_model.csv, report.md, and the other tables, figures and report.html of lms3d.evaluate
-exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
+models), scores_per_model.csv, report.md, and the other tables, figures and report.html of lms3d.evaluate"""
 
 
-FREE = ("output", "anonymous", "models")
-"""Options that may differ between calls with the same --output."""
 AS_IN_THE_CASE_STUDY = ("--normalisation", "global", "--no-anti-alias")
 
 
@@ -80,8 +71,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     if options.low >= options.high:
         raise errors.InputError(f"--low {options.low} --high {options.high}: expected the low one to be smaller")
     output = command.folder(options, f"compare-{options.low}-{options.high}")
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in FREE}
-    store.remember(settings, output)
+    store.remember(command.settings(options, "anonymous", "models"), output)
     data = commands.data_folder(options.data)
     _choose_split(data, options, output)
     planned = plan(options, data, output)
@@ -242,7 +232,9 @@ def _options(parser: cli.Parser) -> None:
     command.add_anonymous(parser)
 
 
-main, _parser = command.of("compare_resolutions", _compare, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "compare_resolutions", _compare, _options, __doc__, _EPILOG, exits={3: "a model does not fit into memory"}, resumed=True
+)  # fmt: skip
 
 
 if __name__ == "__main__":

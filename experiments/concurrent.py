@@ -1,9 +1,10 @@
-"""`python -m experiments.concurrent`: what do trainings side by side lose when they share a bus? The case study's epoch tables.
+"""`python -m experiments.concurrent`: what do 1 to 4 trainings side by side lose when they share a bus?
 
 1. Real processes, each bound to a core, begin an epoch together; a process that is done goes on until all are.
 2. Without LMS they share the machine alone; with LMS they swap over an emulated link each, and then all over one bus, whose rate
    they share piece by piece.
 3. The link's rate follows from the step of one process without LMS, on its one core (`experiments.links.machines`).
+4. The table has the seconds per epoch of each process, as the case study's tables have them.
 """
 
 from __future__ import annotations
@@ -58,19 +59,12 @@ CASE_STUDY = (
 
 Epochs = Mapping[str, Any]
 
-_DESCRIPTION = """\
-Measure epochs of 1 to 4 trainings side by side: without LMS, with LMS over an emulated link each, and with LMS over one bus that
-they share. Seconds per epoch of each process, as the case study's tables have them.
-
-Each run is saved as it finishes; started again with the same --output only what is missing is run."""
-
 _EPILOG = """\
 examples:
   python -m experiments.concurrent
   python -m experiments.concurrent --processes 1 2 --resolution 96 --memory-limit 550MiB --emulate-link 400MB/s
 
-writes into --output: report.md, concurrent.csv, link.json; parts/, logs/, cache/
-exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
+writes into --output: report.md, concurrent.csv, link.json; parts/, logs/, cache/"""
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -85,7 +79,7 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
 
 
 class _SideBySide:
-    """What is run, and over which link."""
+    """The runs, and their link."""
 
     def __init__(self, options: argparse.Namespace, study: RankStudy) -> None:
         self.options, self.study, self.output = options, study, study.output
@@ -188,7 +182,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_resumable(parser, "concurrent")
 
 
-main, _parser = command.of("concurrent", _measure, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("concurrent", _measure, _options, __doc__, _EPILOG, exits={1: "a run failed"}, resumed=True)
 
 
 def table_of(found: Sequence[Epochs]) -> str:

@@ -8,10 +8,11 @@ Arms, one network, one hard memory limit, the same seeds and folds:
     D   patches of that box, predicted by a sliding window    (128^3: what whole volumes must beat)
     E   A and C in bfloat16, called AE and CE
 
-Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Every run is
-scored twice on the test set: with its best weights after equal updates, and with those within equal time, which is what the first
-arm, that with the smallest samples, takes for all updates. Time is counted in steps of an idle machine, measured before
-(`arms.pace`). Training follows from its seed step by step, so the second is a prefix of the first: nothing is trained twice.
+Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Each arm has
+a model for each fold and seed, trained by `lms3d.train`, and scored twice on the test set: with its best weights after equal
+updates, and with those within equal time, which is what the first arm, that with the smallest samples, takes for all updates. Time
+is counted in steps of an idle machine, measured before. Training follows from its seed step by step, so the second is
+a prefix of the first: nothing is trained twice. An interrupted model is resumed; more --seeds or --folds may be added later.
 """
 
 from __future__ import annotations
@@ -19,25 +20,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d import cli, errors
-from lms3d.atomic_files import writable_folder
 from lms3d.data import pseudonyms
 from lms3d.experiments.arms import pace, plan, report, rounds, runs
 from lms3d.experiments.harness import command, commands, store
 from lms3d.experiments.harness.ranks import HORVODRUN
-
-FREE = ("output", "anonymous", "folds", "seeds")
-"""Options that may differ between calls with the same --output."""
-
-_DESCRIPTION = """\
-Compare whole volumes at full resolution with what fits into the same memory without LMS: a low cube, a high cube, a box of
-1 mm, patches of it, and two of them in bfloat16. Folds x seeds, a held-out test set, equal updates and equal time.
-
-Every model is trained by `python -m lms3d.train`. Started again with the same --output it goes on where it was stopped; more
---seeds or --folds may be added later."""
 
 _EPILOG = """\
 examples:
@@ -49,19 +37,13 @@ begins with short trainings that measure the seconds of each arm's steps: the ma
 "[fold 0, seed 1]"
 writes into --output: runs/<arm>-fold<i>-seed<k>/, the splits, test.txt, pace.json, rounds/ (scores of each fold and seed), updates/
 and time/ (tables, figures and report.html of lms3d.evaluate), report.md
-runs/ may be deleted as far as rounds/ goes; without runs/ the rest is small enough to go on with on another machine
-exit codes: 0 done, 2 wrong option or input, 3 a model does not fit into memory, 130 interrupted (run again to go on)"""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Divides, trains what is missing, predicts, scores and reports. Returns the exit code."""
-    return command.main("decisive_comparison", _parser, _compare, arguments)
+runs/ may be deleted as far as rounds/ goes; without runs/ the rest is small enough to go on with on another machine"""
 
 
 def _compare(options: argparse.Namespace, typed: str) -> None:
     pseudonyms.start(options.anonymous)
-    output = writable_folder(Path(options.output).expanduser(), "--output")
-    store.remember({name: value for name, value in sorted(vars(options).items()) if name not in FREE}, output)
+    output = command.folder(options)
+    store.remember(command.settings(options, "anonymous", "folds", "seeds"), output)
     if owned := [word for word in shlex.split(options.train_options) if word.split("=")[0] in runs.OWNED]:
         raise errors.InputError(f"--train-options: found {owned[0]}, which the comparison sets itself; leave it out")
     runs.launched([], options)  # InputError now, not after the data set
@@ -77,8 +59,7 @@ def _compare(options: argparse.Namespace, typed: str) -> None:
     print(f"written: {output}")
 
 
-def _parser() -> cli.Parser:
-    parser = cli.Parser(prog="python -m experiments.decisive_comparison", description=_DESCRIPTION, epilog=_EPILOG)
+def _options(parser: cli.Parser) -> None:
     add, count = parser.add_argument, cli.whole(1)
     names = list(plan.NAMES)
     add("--arms", nargs="+", choices=names, metavar="ARM", default=names, help=f"of {', '.join(names)} (default: all)")
@@ -109,7 +90,11 @@ def _parser() -> cli.Parser:
     command.add_volumes(parser)
     command.add_output(parser, "decisive-comparison")
     command.add_anonymous(parser)
-    return parser
+
+
+main, _parser = command.of(
+    "decisive_comparison", _compare, _options, __doc__, _EPILOG, exits={3: "a model does not fit into memory"}, resumed=True
+)  # fmt: skip
 
 
 if __name__ == "__main__":

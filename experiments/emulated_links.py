@@ -2,8 +2,9 @@
 
 1. Swapped tensors go through a serial channel each way whose bandwidth stands to this machine's FLOP/s as the link of the real
    machine stands to its own (`experiments.links.machines`, with the sources). Steps, limits and plans are real.
-2. The step without LMS, which sets those rates, is measured first; the rates are kept with the output.
-3. As in `experiments.lms_overhead` every part is a process under a hard limit, and ratios are taken side by side.
+2. LMS, TFLMS's automatic tuning, swapping everything and recomputation: step times relative to a step without them, predicted
+   beside measured. As in `experiments.lms_overhead` every part is a process under a hard limit, and ratios are taken side by side.
+3. The step without LMS, which sets the rates of the links, is measured first; the rates are kept with the output.
 4. A link that is faster than this machine copies is not emulated: `lms3d.plan --machine` simulates steps behind it.
 """
 
@@ -29,19 +30,12 @@ from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.experiments.overhead.schedule import PartsOfSize, Wanted
 from lms3d.units import format_seconds
 
-_DESCRIPTION = """\
-Measure what LMS, TFLMS's automatic tuning, swapping everything and recomputation cost if the link to the swap tier is as slow for
-this machine as another machine's link is for that one: step times relative to a step without them, predicted beside measured.
-
-Each part is saved as it finishes; started again with the same --output only what is missing is run."""
-
 _EPILOG = """\
 examples:
   python -m experiments.emulated_links --minutes 60
   python -m experiments.emulated_links --resolutions 64 --emulate-link pcie3 400MB/s+50us --shares 0.5 0.35 --no-floor
 
-writes into --output: parts/<part>.json, logs/, links.json (the rates), links.csv, report.md, links.png
-exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+writes into --output: parts/<part>.json, logs/, links.json (the rates), links.csv, report.md, links.png"""
 
 _NOTES = f"""\
 {results.NOTES}
@@ -225,7 +219,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_resumable(parser, "emulated-links")
 
 
-main, _parser = command.of("emulated_links", _measure, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("emulated_links", _measure, _options, __doc__, _EPILOG, resumed=True)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,11 @@ from lms3d.experiments.harness import command
 from lms3d.experiments.harness.part import MIB
 from lms3d.experiments.harness.table import write_csv
 
-_DESCRIPTION = """\
-Predict the smallest memory limits of a training step by resolution: without LMS, with whole tensors, in slabs. Writes floors.csv
-and floors.png. Nothing is trained."""
-
 _EPILOG = """\
 example:
   python -m experiments.floors --resolutions 96 128 160 192 224 256 --output floors
-exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
+
+writes into --output: floors.csv, floors.png"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +117,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "floors")
 
 
-main, _parser = command.of("floors", _run, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("floors", _run, _options, __doc__, _EPILOG)
 
 
 if __name__ == "__main__":

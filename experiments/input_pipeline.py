@@ -1,12 +1,13 @@
 """`python -m experiments.input_pipeline`: does the input pipeline keep the device busy? The CheXNet study's question.
 
-1. Three orders (`experiments.feeding.orders`): the study's old and new one, and the best, which lms3d trains with.
+1. Three orders (`experiments.feeding.orders`): the study's old and new one, and the best, which lms3d trains with; on 1..N ranks.
 2. Alone: every rank takes batches as fast as they come. All orders are in memory at once and run in turns, so that a ratio
    compares seconds that lie beside each other, not minutes. Several runs, each with ranks that were started anew.
 3. Beside a device: the same, but every rank takes batches at the pace of a device of --device-speed, which sleeps for as long
    as a step would last. So a machine without a GPU shows what a GPU would find.
 4. While training: the wait is measured in the loop, by a clock around next(iterator) after a step that has ended.
 5. Every rank has the same cores at any number of ranks.
+6. The tables: images/s, the share of time that the device waits for data, and the CPU that each order takes.
 """
 
 from __future__ import annotations
@@ -28,12 +29,6 @@ from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
 
-_DESCRIPTION = """\
-Measure the input pipelines of the CheXNet scaling study, the old, the new and the best order, on 1..N ranks: images/s alone,
-beside a device of given speed and while training; the share of time that the device waits for data; the CPU that each takes.
-
-Each measurement is saved as it finishes; started again with the same --output only what is missing is measured."""
-
 _EPILOG = """\
 examples:
   python -m experiments.input_pipeline
@@ -41,8 +36,7 @@ examples:
   python -m experiments.input_pipeline --ranks 1 2 4 8 --data ~/ChestX-ray14 --training-resolution 224 --batch-size 64
   python -m experiments.input_pipeline --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/ChestX-ray14
 
-writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/
-exit codes: 0 done, 1 a measurement failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
+writes into --output: input_pipeline.csv, input_pipeline.png, report.md; logs/, parts/"""
 
 _NOTES = """\
 Images/s: of all ranks together, the median of all rounds. Old order: every rank does the work of all, in one thread, so ranks add
@@ -58,9 +52,7 @@ Shards are in the page cache: what a disk or a network adds is not measured. Bes
 
 def _study(options: argparse.Namespace, typed: str) -> None:
     # Others may be added to what one --output holds: more ranks, other kinds.
-    free = ("ranks", "kinds", "minutes", "again", "output", "cores_per_rank")
-    settings = {name: value for name, value in sorted(vars(options).items()) if name not in free}
-    study = RankStudy.begin(options, {**settings, "data": None if options.data is None else str(options.data)})
+    study = RankStudy.begin(options, command.settings(options, "ranks", "kinds", "minutes", "again", "cores_per_rank"))
     if TRAINING in options.kinds:
         study.launcher.command(1, [])  # it is there
     kinds = [kind for kind in results.KINDS if kind in options.kinds]
@@ -152,7 +144,9 @@ def _options(parser: cli.Parser) -> None:
     add("--steps", type=count, metavar="N", default=100 if gpu else 15, help=steps)
 
 
-main, _parser = command.of("input_pipeline", _study, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "input_pipeline", _study, _options, __doc__, _EPILOG, exits={1: "a measurement failed"}, resumed=True
+)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""`python -m experiments.intensity_baseline`: what intensities alone score, without a network.
+"""`python -m experiments.intensity_baseline`: what do intensities alone score, without a network?
 
-A network that does not score more has learnt nothing but intensities. `lms3d.tasks.brats.intensity_baseline` says how the baseline
-works; `lms3d.train` on the embedded brains, `experiments.decisive_comparison` and `experiments.compare_resolutions` show it beside
-their networks.
+Quadratic discriminant analysis of the four smoothed sequences, fitted to the training cases and scored on the validation cases, on
+the grid of the files; the largest component of its voxels is kept (`lms3d.tasks.brats.intensity_baseline`). A network that does not
+score more has learnt nothing but intensities: `lms3d.train` on the embedded brains, `experiments.decisive_comparison` and
+`experiments.compare_resolutions` show the baseline beside their networks.
 """
 
 from __future__ import annotations
@@ -16,17 +17,12 @@ from lms3d.data.brats import layouts
 from lms3d.experiments.harness import baseline, command, commands, page, table
 from lms3d.tasks.brats.intensity_baseline import TITLE
 
-_DESCRIPTION = """\
-Segment by intensities alone: quadratic discriminant analysis of the four smoothed sequences, of whose voxels the largest component
-is kept. It is fitted to the training cases and scored on the validation cases, on the grid of the files."""
-
 _EPILOG = """\
 examples:
   python -m experiments.intensity_baseline
   python -m experiments.intensity_baseline --data ~/BraTS2020 --split runs/192/split.json
 
-writes into --output: intensity_baseline.json (Dice of each case), report.md
-exit codes: 0 done, 2 wrong option or input, 130 interrupted"""
+writes into --output: intensity_baseline.json (Dice of each case), report.md"""
 
 
 def _run(options: argparse.Namespace, typed: str) -> None:
@@ -43,8 +39,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
     head = ["region", "cases", "Dice", "95 % from", "to"]
     rows = [row.cells() for row in baseline.rows(dice)]
     note = f"Fitted to {len(parts.training)} cases of {data.name}; cases: those that validate. Made by `{typed}`."
-    print(page.write(output / "report.md", [f"# {TITLE.capitalize()}", table.markdown(head, rows), note]))
-    print(f"written: {output}")
+    page.publish(output / "report.md", [f"# {TITLE.capitalize()}", table.markdown(head, rows), note])
 
 
 def _options(parser: cli.Parser) -> None:
@@ -57,7 +52,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_anonymous(parser)
 
 
-main, _parser = command.of("intensity_baseline", _run, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("intensity_baseline", _run, _options, __doc__, _EPILOG)
 
 
 if __name__ == "__main__":

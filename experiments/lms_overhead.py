@@ -1,8 +1,12 @@
-"""`python -m experiments.lms_overhead`: what does training in less memory cost, with LMS and with the others?
+"""`python -m experiments.lms_overhead`: what does training in less memory cost, with LMS and with other methods?
+
+The smallest memory limits with and without LMS, step times under smaller and smaller limits, and the same for TFLMS's automatic
+tuning, swapping or recomputing everything, Keras's and TensorFlow's recomputation and PyTorch's checkpoints. On a CPU the limit is
+that of TensorFlow's own allocator and tensors go to the disk; on a GPU to the host.
 
 1. Every part is a process of its own, since a hard memory limit is fixed when TensorFlow starts.
 2. A ratio of step times is measured side by side: a process without LMS takes a step before each step of the part. If that
-   process would take the memory that the swap files need (`bench.CROWDED_SHARE`), it runs before the part and again after it.
+   process takes more than a third of the memory, which the swap files need, it runs before the part and again after it.
 3. Smallest limits are found by bisection with real runs, not predicted.
 4. The same network, data, loss and optimiser for all; PyTorch's own copy of the network has the same sizes.
 """
@@ -25,13 +29,6 @@ from lms3d.units import format_size
 
 RESOLUTIONS, RISING_RESOLUTIONS, GPU_RESOLUTIONS = (96, 128), (64, 80, 96, 112, 128), (144, 160, 176, 192)
 
-_DESCRIPTION = """\
-Measure what LMS costs: the smallest memory limits with and without it, step times under smaller and smaller limits, and
-the same for TFLMS's automatic tuning, swapping or recomputing everything, Keras's and TensorFlow's recomputation and PyTorch's
-checkpoints. On a CPU the limit is that of TensorFlow's own allocator and tensors go to the disk; on a GPU to the host.
-
-Each part is saved as it finishes; started again with the same --output only what is missing is run."""
-
 _EPILOG = """\
 examples:
   python -m experiments.lms_overhead --minutes 25
@@ -43,8 +40,7 @@ groups of --only: times (LMS at --limits, and at 50 % and 35 % of the smallest l
 (the smallest ones, on a CPU also with swapped tensors copied back; not timed, so that the machine may have other work), tries
 (whether LMS trains at --limits; not timed), others (what else TensorFlow has), torch (needs the extra `compare`), curve (LMS at
 more limits)
-writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv and .md
-exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+writes into --output: parts/<part>.json, logs/, overhead.csv, report.md, overhead.png; over_resolution.csv and .md"""
 
 _NOTES = f"""\
 {results.NOTES}
@@ -132,7 +128,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, None, "overhead-MODEL")
 
 
-main, _parser = command.of("lms_overhead", _measure, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("lms_overhead", _measure, _options, __doc__, _EPILOG, resumed=True)
 
 
 if __name__ == "__main__":

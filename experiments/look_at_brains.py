@@ -2,9 +2,9 @@
 
 A row for each case: the slice with most of the tumour in the four sequences, with the outline of each label. Below, for each
 sequence, how often each z-score occurs in each label and in the rest of the brain, over all cases drawn. If two curves do not
-overlap in any sequence, a threshold would tell the labels apart.
+overlap in any sequence, a threshold would tell the labels apart. Without --data the embedded artificial brains are drawn.
 
---distorted: one case as it is, and after each of the distortions of training, T1 with contrast and FLAIR.
+--distorted: one case as it is, and after each of the distortions that `lms3d.train --distort` adds, T1 with contrast and FLAIR.
 """
 
 from __future__ import annotations
@@ -24,24 +24,17 @@ from lms3d.data.brats import layouts
 from lms3d.data.brats.preprocess import cube
 from lms3d.data.brats.schema import CHANNELS
 from lms3d.data.volumes import cache, normalise
-from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.distortions import DISTORTIONS, Sample
-from lms3d.data.volumes.geometry import foreground_box
 from lms3d.data.volumes.labels import LabelSchema
-from lms3d.experiments.harness import command, commands
-
-_DESCRIPTION = """\
-Draw brains with the outlines of their labels, and histograms of the four sequences by label; or with --distorted one case as it is,
-and after each of the distortions that `lms3d.train --distort` adds. Without --data the embedded artificial brains are drawn."""
+from lms3d.experiments.harness import baseline, command, commands
 
 _EPILOG = """\
 examples:
   python -m experiments.look_at_brains --output brains.png
   python -m experiments.look_at_brains --data ~/BraTS2020 --cases 5
   python -m experiments.look_at_brains --distorted --output distortions.png --seed 3
-
-exit codes: 0 done, 2 wrong option or wrong input (one line says what), 130 interrupted"""
+"""
 
 DISTORTED = ("t1ce", "flair")
 RANGE = (-2.5, 3.5)  # z-scores, black to white
@@ -64,11 +57,7 @@ def _run(options: argparse.Namespace, typed: str) -> None:
 
 
 def _read(case: Any, schema: LabelSchema) -> Volumes:
-    images, affine = load_images(case)
-    truth = load_truth(case, schema, images.shape[:3], affine)
-    assert truth is not None, "find_cases asks for it"
-    box = foreground_box(images)
-    images, truth = box.crop(images), box.crop(truth)
+    images, truth = baseline.read(case, schema)
     images = np.where(images.any(axis=-1, keepdims=True), images, np.nan)
     mean, deviation = np.nanmean(images, axis=(0, 1, 2)), np.nanstd(images, axis=(0, 1, 2))
     return (images - mean) / np.maximum(deviation, 1e-6), truth
@@ -161,7 +150,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_anonymous(parser)
 
 
-main, _parser = command.of("look_at_brains", _run, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("look_at_brains", _run, _options, __doc__, _EPILOG)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`python -m experiments.machine_models`: do models of machines predict what the LMS case study measured? And our plans on them?
 
-Three published numbers calibrate the models, all others are predicted. Nothing is trained.
+Three published numbers calibrate the models, all others are predicted; and what our plans would do on these machines and on newer
+ones, at the case study's share of memory. The graphs are real, the steps are simulated: nothing is trained.
 """
 
 from __future__ import annotations
@@ -30,15 +31,7 @@ SOURCES = (
 )  # fmt: skip
 """What decides a part: each is worked out anew once one of these files has changed."""
 
-_DESCRIPTION = """\
-Calibrate models of the LMS case study's machines on three of its numbers, predict the others, and say what our plans would do on
-these machines and on newer ones, at the case study's share of memory. The graphs are real, the steps are simulated.
-
-Each part is saved as it finishes; started again with the same --output only what is missing is worked out."""
-
-_EPILOG = """\
-writes into --output: parts/<part>.json, published.csv, ours.csv, report.md, machines.png
-exit codes: 0 done, 2 wrong option or input, 130 interrupted (run again to go on)"""
+_EPILOG = "writes into --output: parts/<part>.json, published.csv, ours.csv, report.md, machines.png"
 
 _NOTES = """\
 Published: the LMS case study. Its own network is modelled, op by op on the layers of its time, under TFLMS's rules.
@@ -93,7 +86,7 @@ def _published(machines: Mapping[str, MachineModel], side: int) -> Record:
 
 
 def _fitted(machines: Mapping[str, MachineModel], part: Record) -> dict[str, MachineModel]:
-    """The machines of the case study with what was calibrated; the others share the factor of the V100."""
+    """The machines of the case study with their calibrated rates; the others share the factor of the V100."""
     return calibration.applied(machines, part["factor"], part["batch_bytes_per_second"])
 
 
@@ -125,7 +118,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "machine-models")
 
 
-main, _parser = command.of("machine_models", _run, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("machine_models", _run, _options, __doc__, _EPILOG, resumed=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""`python -m experiments.passes`: how often a block of isensee2017 passes over the volume, counted in the traced graph.
+"""`python -m experiments.passes`: how often does a block of isensee2017 pass over the volume?
 
-A pass is a tensor of the volume's size that an operation reads or writes; views pass over nothing. The convolution's own are left
-out. Nothing is run.
+The reads and writes of full size that normalisation, LeakyReLU, dropout and addition take beside their convolution, forward and
+backward: the least that is possible, as compiled operations, and with TensorFlow's own. Counted in the traced graph, where views
+pass over nothing; nothing is run.
 """
 
 from __future__ import annotations
@@ -18,12 +19,6 @@ from lms3d.experiments.harness.table import markdown
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-_DESCRIPTION = """\
-Count the reads and writes of full size that normalisation, LeakyReLU, dropout and addition take beside their convolution,
-forward and backward: the least that is possible, as compiled operations, and with TensorFlow's own. Nothing is run."""
-
-_EPILOG = "exit codes: 0 done, 2 wrong option, 130 interrupted"
 
 SHAPE = (1, 32, 32, 32, 16)
 LEAST = {"forward": (2, 1), "backward": (4, 1)}
@@ -106,9 +101,8 @@ def table() -> str:
     ])  # fmt: skip
 
 
-main, _parser = command.of(
-    "passes", lambda options, typed: console.say(table()), lambda parser: None, _DESCRIPTION, _EPILOG
-)
+main, _parser = command.of("passes", lambda options, typed: console.say(table()), lambda parser: None, __doc__)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,8 @@
-"""`python -m experiments.prediction_memory`: what does a prediction take of memory? A volume on disk in, a label map and its
-uncertainty out. The network is a small U-Net with random weights."""
+"""`python -m experiments.prediction_memory`: how much memory does a prediction from disk to disk take?
+
+An artificial volume in, a label map and its uncertainty out, slab by slab: the seconds and the memory that this process
+takes. The network is a small U-Net with random weights; the grid of the files is as fine as the network's, or --native.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,12 @@ from lms3d.experiments.harness import command
 from lms3d.experiments.harness.talk import Resident
 from lms3d.units import format_size
 
-_DESCRIPTION = """\
-Predict an artificial volume with a small U-Net, slab by slab, from disk to disk, and print the seconds and the memory that this
-process takes. The grid of the files is as fine as the network's, or --native."""
-
 _EPILOG = """\
 examples:
   python -m experiments.prediction_memory --side 512 --memory-limit 320MiB
   python -m experiments.prediction_memory --side 256 --outputs 100 --memory-limit 400MiB
   python -m experiments.prediction_memory --side 128 --depth 256 --memory-limit 100MiB      # twice the depth of a cube
-
-exit codes: 0 done, 2 wrong option, 3 does not fit into the limit, 130 interrupted"""
+"""
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -93,7 +91,9 @@ def _options(parser: cli.Parser) -> None:
     add("--folder", type=cli.path, metavar="DIR", default=None, help=folder)
 
 
-main, _parser = command.of("prediction_memory", _measure, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "prediction_memory", _measure, _options, __doc__, _EPILOG, exits={3: "does not fit into the limit"}
+)
 
 
 if __name__ == "__main__":

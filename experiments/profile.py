@@ -1,7 +1,8 @@
 """`python -m experiments.profile`: what does the device do in a training step, and what do the links?
 
 1. A real training (`lms3d.train`) with TensorFlow's profiler over one range of batches, or runs that were trained with --profile.
-2. From the profile: busy share of the device, bytes and GB/s each way, overlap, gaps between batches, idle time within steps.
+2. From the profile: busy share of the device, bytes and GB/s each way, overlap of transfers with computing, gaps between batches,
+   idle time within steps; a timeline, and a trace for ui.perfetto.dev.
 3. On a GPU from its own streams. On a CPU from the ops of the step, and from marks of the swap tier: there a transfer is a copy to
    the page cache of a file, made by a thread of the same cores.
 """
@@ -24,10 +25,6 @@ from lms3d.experiments.profiling import lanes, measure, report, xplane
 from lms3d.experiments.profiling.report import ProfiledRun
 from lms3d.units import format_size
 
-_DESCRIPTION = """\
-Profile one range of batches of a real training, or read the profile of runs that are there: device busy share, throughput each way,
-overlap of transfers with computing, gaps between batches; a timeline and a trace for ui.perfetto.dev."""
-
 _EPILOG = """\
 examples:
   python -m experiments.profile --resolution 96 --memory-limit 785MiB
@@ -35,8 +32,7 @@ examples:
   python -m experiments.profile --resolution 192 --memory-limit 16GiB --batches 2:20-50 --data ~/BraTS2017      (a GPU)
   python -m experiments.profile runs/192 runs/192-b --output two        # runs of lms3d.train --profile EPOCH:FIRST-LAST
 
-writes into --output: report.md, profile.csv, profile.json, timeline.png, NAME.trace.json (open it in ui.perfetto.dev), run/
-exit codes: 0 done, 2 wrong option or input, 3 does not fit into the limit, 130 interrupted"""
+writes into --output: report.md, profile.csv, profile.json, timeline.png, NAME.trace.json (open it in ui.perfetto.dev), run/"""
 
 
 def _profile(options: argparse.Namespace, typed: str) -> None:
@@ -128,7 +124,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, "profile")
 
 
-main, _parser = command.of("profile", _profile, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("profile", _profile, _options, __doc__, _EPILOG, exits={3: "does not fit into the limit"})
 
 
 if __name__ == "__main__":

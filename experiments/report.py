@@ -1,7 +1,7 @@
-"""`python -m experiments.report`: every published table beside what this machine measures, on one page.
+"""`python -m experiments.report`: every table of the four articles beside what this machine measures, on one page.
 
-Each chapter runs one of the project's commands, at a size that two cores finish within the hour, all together. What is finished is
-kept; started again with the same --output only what is missing is run.
+Each chapter runs one of the project's commands, at a size that two cores finish within the hour, all together. The page is written
+as Markdown, and as HTML that needs no other file. Chapters that cannot be run here are listed with their needs.
 """
 
 from __future__ import annotations
@@ -19,20 +19,13 @@ from lms3d.experiments.reporting.chapters import CHAPTERS, Chapter
 from lms3d.experiments.reporting.runs import NOTE, CommandRun, brought, known, run
 from lms3d.units import format_seconds
 
-_DESCRIPTION = """\
-Measure again what the four articles measured, each by its own command, and put it beside what they printed: one Markdown
-file and one HTML page that needs no other file. What cannot be run here is listed with what it would need.
-
-Started again with the same --output it goes on where it was stopped."""
-
 _EPILOG = """\
 examples:
   python -m experiments.report
   python -m experiments.report --only limits floors --minutes 20
   python -m experiments.report --data ~/BraTS2020 --output runs/report-brats
 
-writes into --output: report.md, report.html, and a folder for each chapter with all that its command wrote, and its log
-exit codes: 0 done, 1 a chapter's command failed (the report says which), 2 wrong option or input, 130 interrupted"""
+writes into --output: report.md, report.html, and a folder for each chapter with all that its command wrote, and its log"""
 
 
 def _report(options: argparse.Namespace, typed: str) -> None:
@@ -79,7 +72,10 @@ def _options(parser: cli.Parser) -> None:
     command.add_resumable(parser, "runs/report")
 
 
-main, _parser = command.of("report", _report, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "report", _report, _options, __doc__, _EPILOG, resumed=True,
+    exits={1: "a chapter's command failed (the report says which)"},
+)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""`python -m experiments.resnet50_benchmark`: is this environment as fast as it should be? The HPC article's check.
+"""`python -m experiments.resnet50_benchmark`: is this machine or cluster as fast as it should be? The HPC article's check.
 
-1. ResNet-50 trains on synthetic images, which lie on the device: what the devices and the links between them can do.
+1. ResNet-50 (14 outputs, Adam) trains on synthetic images, which lie on the device: what the devices and the links between them
+   can do.
 2. It trains on real ones, from shards, by lms3d's own pipeline: what the rest of the machine takes away from that.
-3. Each with 1, 2, ... N ranks; laps of some steps after a warm-up, and their spread.
-4. result.json says what was measured, on which machine and with which versions; with `--expect` the answer is yes, or exit code 2.
+3. Each with 1, 2, ... N ranks: images/s and scaling efficiency, by laps of some steps after a warm-up, and their spread.
+4. result.json has the measurements, the machine and the versions; with `--expect` the answer is yes, or exit code 2.
 """
 
 from __future__ import annotations
@@ -28,12 +29,6 @@ from lms3d.experiments.harness.table import Shown, of_records
 
 KINDS = SYNTHETIC, REAL
 
-_DESCRIPTION = """\
-Check a new machine or cluster: images/s of ResNet-50 (training, 14 outputs, Adam) on synthetic and on real images, for
-1..N ranks, mean and spread after a warm-up, and scaling efficiency.
-
-Each measurement is saved as it finishes; started again with the same --output only what is missing is measured."""
-
 _EPILOG = """\
 examples:
   python -m experiments.resnet50_benchmark
@@ -41,8 +36,7 @@ examples:
   python -m experiments.resnet50_benchmark --ranks 1 2 4 8 --launcher "srun -n {ranks}" --data ~/ChestX-ray14
   python -m experiments.resnet50_benchmark --ranks 1 2 --resolution 64 --kinds synthetic
 
-writes into --output: result.json (for experiments.cluster_comparison), report.md; logs/, parts/
-exit codes: 0 done, 1 a measurement failed, 2 wrong option, or slower than --expect, 130 interrupted (run again to go on)"""
+writes into --output: result.json (for experiments.cluster_comparison), report.md; logs/, parts/"""
 
 _NOTES = """\
 Images/s: of all ranks together, mean over laps; a lap is as long as its slowest rank. Std: of a lap. Interval: 95 %, of the
@@ -159,7 +153,10 @@ def _options(parser: cli.Parser) -> None:
     add("--label", metavar="TEXT", default="this machine", help="name of the cluster (default: this machine)")
 
 
-main, _parser = command.of("resnet50_benchmark", _benchmark, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "resnet50_benchmark", _benchmark, _options, __doc__, _EPILOG, resumed=True,
+    exits={1: "a measurement failed", 2: "wrong option, or slower than --expect"},
+)  # fmt: skip
 
 
 if __name__ == "__main__":

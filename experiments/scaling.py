@@ -1,9 +1,11 @@
-"""`python -m experiments.scaling`: how does training scale over ranks? Measured on this machine, modelled up to 1024.
+"""`python -m experiments.scaling`: how does training scale over ranks, here and on a modelled cluster?
 
 1. Every run is `lms3d.train` under a launcher, with nothing but the number of ranks changed, on the same cores per rank.
+   Strong: the same data, split; weak: the same steps for each rank.
 2. The first epoch is warm-up and left out; times come from the files of the runs.
 3. Tables have the form of the case study's Table 7. Efficiency is by samples per second.
-4. The model is checked against Table 7 and says how many of its parameters were fitted to it.
+4. The model of a cluster, up to 1024 ranks (ring all-reduce, contention, stragglers, data that does not divide), is checked
+   against Table 7 and says how many of its parameters were fitted to it.
 """
 
 from __future__ import annotations
@@ -28,12 +30,6 @@ from lms3d.experiments.scalability import case_study, measured, probe
 from lms3d.experiments.scalability.measured import Measurement
 from lms3d.experiments.scalability.model import STRONG, WEAK
 
-_DESCRIPTION = """\
-Measure how training scales over ranks on this machine (strong: the same data, split; weak: the same steps for each rank), and
-model a cluster: ring all-reduce, contention, stragglers and data that does not divide, checked against the LMS case study.
-
-Each run is saved as it finishes; started again with the same --output only what is missing is run."""
-
 _EPILOG = """\
 examples:
   python -m experiments.scaling --model-only
@@ -42,8 +38,7 @@ examples:
   python -m experiments.scaling --ranks 1 4 8 --launcher "srun -n {ranks}" --data ~/BraTS2020 --resolution 192
 
 writes into --output: scaling.csv, report.md, result.json (for experiments.cluster_comparison), model.csv,
-probe.json; runs/, logs/, parts/
-exit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"""
+probe.json; runs/, logs/, parts/"""
 
 _NOTES = """\
 Epoch s: median, the first epoch left out; training, validation and saving. Images/s, speed-up and efficiency are of whole
@@ -147,7 +142,9 @@ def _options(parser: cli.Parser) -> None:
     rank_study.add_options(parser, "scaling")
 
 
-main, _parser = command.of("scaling", _scaling, _options, _DESCRIPTION, _EPILOG, kind=_ScalingParser)
+main, _parser = command.of(
+    "scaling", _scaling, _options, __doc__, _EPILOG, exits={1: "a run failed"}, resumed=True, kind=_ScalingParser
+)
 
 
 if __name__ == "__main__":

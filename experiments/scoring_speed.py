@@ -1,4 +1,8 @@
-"""`python -m experiments.scoring_speed`: how long does scoring a whole challenge take? Artificial label maps of 240x240x155."""
+"""`python -m experiments.scoring_speed`: how long does scoring a whole challenge take?
+
+Artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites, and predictions that
+miss some of it. Reading the compressed files is part of the time.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,6 @@ BRAIN = Box(lower=(50, 35, 5), upper=(190, 206, 145))
 """140x171x140, the mean of Table 1 of the LMS case study."""
 CASES = 1251
 """The cases of the training set of BraTS 2021 and 2023."""
-
-_DESCRIPTION = """\
-Time the scoring of artificial label maps of 240x240x155 voxels: nested regions of realistic size with rough borders, satellites,
-and predictions that miss some of it. Reading the compressed files is part of it."""
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -101,7 +101,7 @@ def _options(parser: cli.Parser) -> None:
     add("--resolution", type=cli.whole(16), metavar="N", default=None, help=grid)
 
 
-main, _parser = command.of("scoring_speed", _measure, _options, _DESCRIPTION, "")
+main, _parser = command.of("scoring_speed", _measure, _options, __doc__)
 
 
 if __name__ == "__main__":

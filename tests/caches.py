@@ -13,7 +13,7 @@ _made: set[Path] = set()
 
 
 def private_cache(folder: Path, *, measured: bool = True) -> Path:
-    """The folder, for LMS3D_CACHE. The native library in it is the user's own: its name tells what it was made of. measured: the
+    """The folder, for LMS3D_CACHE. The native library in it is the user's own: its name tells its sources. measured: the
     machine's speeds are known in it, if they were measured in another of these folders."""
     native = cache_directory() / "native"
     native.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def private_cache(folder: Path, *, measured: bool = True) -> Path:
 
 
 def _tell_speeds(folder: Path) -> None:
-    """Writes the speeds that are known of this machine, by what was measured, into a new cache folder."""
+    """Writes this machine's known speeds into a new cache folder."""
     known = {}
     for file in [other / "machine.json" for other in _made]:
         if file.exists():

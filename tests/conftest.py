@@ -24,12 +24,12 @@ from tests.browser import found as found_browser
 from tests.caches import private_cache
 from tests.fork_server import ONE_WORKER, READ_WHEN_USED, Commands
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, where a shell started the tests in its background
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # inherited, if a shell started the tests in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # or under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-for variable, value in ONE_WORKER.items():  # of what is called in the tests' own process, as of their commands
+for variable, value in ONE_WORKER.items():  # for calls in the tests' own process, as for their commands
     os.environ.setdefault(variable, value)
 
 settings.register_profile("ci", derandomize=True)
@@ -169,7 +169,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what is slow. Where several workers share the files, the slowest come first: the last to begin would else be waited
+    """Marks what is slow. If several workers share the files, the slowest come first: the last to begin would else be waited
     for by all others."""
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)):
@@ -208,7 +208,7 @@ def nothing_collected_twice() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def environment_left_as_it_was() -> Iterator[None]:
-    """Where a test leaves a variable changed that is read at a start, later commands of its worker are no forks any more."""
+    """If a test leaves a variable changed that is read at a start, later commands of its worker are no forks any more."""
 
     imports = ("KMP_", "TF2_BEHAVIOR", "TPU_ML_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_")  # what libraries set
 
@@ -225,7 +225,7 @@ def environment_left_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cache folder of all tests: what the machine can do is measured once for all of them. The library of the swap engine is
-    the user's own: its name tells what it was made of, and it takes half a minute."""
+    the user's own: its name tells its sources, and it takes half a minute."""
     return private_cache(tmp_path_factory.mktemp("session_cache"))
 
 

@@ -1,4 +1,4 @@
-"""A command that tells what it finds, for test_fork_server; or does what it is asked to."""
+"""A command that reports its environment, for test_fork_server; or does as it is asked."""
 
 import json
 import os

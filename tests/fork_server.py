@@ -7,12 +7,12 @@ A program that starts Python itself, such as a launcher of ranks, starts `tests/
 asks the server as a test does, by the server's own socket.
 
 A command is a process of its own, with its own arguments, variables, folder, umask, streams, signals, limits and exit code. What
-it has not is a start of its own: it gets a fresh Python where it asks for another value of a variable that Python or a library
+it has not is a start of its own: it gets a fresh Python if it asks for another value of a variable that Python or a library
 reads when it starts. What concerns the start (what is imported, and what that prints; launchers; the memory of a process) is
 tested by `python -m` itself.
 
 A fork copies the calling thread alone. To import TensorFlow starts no thread; OpenBLAS has some, and ends them before each fork.
-The server does not start where others are left.
+The server does not start if others are left.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NUMBER = struct.Struct("i")
 
 
 class Command:
-    """A command that runs. What it writes goes to files, so that nobody needs to read along."""
+    """A command that runs. Its output goes to files, so that nobody needs to read along."""
 
     def __init__(
         self, words: Sequence[str], process: _Forked | subprocess.Popen[bytes], streams: Sequence[IO[bytes]]
@@ -83,7 +83,7 @@ class Command:
             os.kill(self.pid, number)
 
     def end(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-        """Waits for it. What it has written is text; stderr is "" where it went to stdout. Killed if it takes longer."""
+        """Waits for it. Its output is text; stderr is "" where it went to stdout. Killed if it takes longer."""
         try:
             code = self.wait(timeout)
         except BaseException:  # the test's own time may be up, too
@@ -122,7 +122,7 @@ class Commands:
     ) -> Command:
         """Starts `python words`, in its own process group only if the tests are in theirs. Its stdin is empty.
 
-        env: the variables of this process by default, and ONE_WORKER where they do not name it. merged: stderr goes to stdout.
+        env: the variables of this process by default, and ONE_WORKER if they do not name it. merged: stderr goes to stdout.
         """
         line, environment = [str(word) for word in words], ONE_WORKER | dict(os.environ if env is None else env)
         streams = [tempfile.TemporaryFile() for _ in range(1 if merged else 2)]  # noqa: SIM115  Command.end closes them
@@ -141,7 +141,7 @@ class Commands:
         return Command(line, process, streams)
 
     def python(self) -> list[str]:
-        """What to write for `sys.executable` where another program starts Python: the process that it starts has its command's
+        """The text for `sys.executable` in a program that starts Python: the process that it starts has its command's
         streams and exit code, and hands signals on. The command is no child of it, and has the affinity of the server."""
         if self._server is None:
             self._begin()
@@ -223,7 +223,7 @@ class _Forked:
 
 
 def require_one_thread() -> None:
-    """Forks once, as a trial. RuntimeError where threads are left that a fork would lose."""
+    """Forks once, as a trial. RuntimeError if threads are left that a fork would lose."""
     if not (child := os.fork()):
         os._exit(0)
     left = len(os.listdir("/proc/self/task"))  # those of OpenBLAS have ended, and begin again when they are needed
@@ -233,7 +233,7 @@ def require_one_thread() -> None:
 
 
 def take(streams: Sequence[int], environment: Mapping[str, str]) -> None:
-    """Of the calling process: descriptors that become stdin, stdout and stderr; and all its variables."""
+    """Takes over the calling process's stdin, stdout and stderr (descriptors), and all its environment variables."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -247,10 +247,10 @@ def _door(folder: str) -> str:
 
 
 def serve(control: socket.socket, path: str) -> None:
-    """Forks until the tests close their end. A fork ends in it, or it raises what the command has raised. path: of a socket to
+    """Forks until the tests close their end. A fork ends in it, or it raises the command's exception. path: of a socket to
     which others connect, each with one command."""
     before = dict(os.environ)
-    gc.disable()  # what is imported stays
+    gc.disable()  # imports stay
     _import_all()
     gc.enable()
     paths = sys.path[1 + len(os.environ.get("PYTHONPATH", "").split(":")) * ("PYTHONPATH" in os.environ) :]

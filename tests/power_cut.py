@@ -26,7 +26,7 @@ class PowerCut:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.worlds = folder, list[Tree]()
-        self._contents: dict[int, bytes] = {}  # inode -> what was synced
+        self._contents: dict[int, bytes] = {}  # inode -> its synced content
         self._names: dict[int, dict[str, int]] = {}  # inode of a folder -> the names that were synced
         self._folders: set[int] = set()  # inodes of all folders
         for path in (folder, *folder.rglob("*")):
@@ -94,7 +94,7 @@ class PowerCut:
                 self.worlds.append(tree)
 
     def _tree(self, names: dict[str, int], at: Path) -> Iterator[tuple[str, bytes | None]]:
-        """What is below a folder of these names."""
+        """The files below a folder of these names."""
         for name, number in names.items():
             if number in self._folders:
                 yield str(at / name), None

@@ -31,7 +31,7 @@ def _classifier(name):
 
 
 def _isensee2017(input_shape, outputs=3, *, separate_heads=False):
-    """Two levels; the four that three heads need, where each head has a loss of its own."""
+    """Two levels; the four that three heads need, of which each has a loss of its own."""
     filters = (2, 2, 2, 2) if separate_heads else (2, 4)
     return isensee2017.build(input_shape, outputs, filters=filters, separate_heads=separate_heads)
 

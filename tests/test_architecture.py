@@ -88,7 +88,7 @@ EDITS = {"_update_input", "_add_control_inputs", "_remove_all_control_inputs", "
 
 @dataclass(frozen=True)
 class Module:
-    """A source file, and what it imports: dotted names, of modules where there are such, else of what is in them."""
+    """A source file, and what it imports: dotted names, of modules if there are such, else of names in them."""
 
     name: str
     tree: ast.Module = field(repr=False)
@@ -156,7 +156,7 @@ def within(module: str, rooms: tuple[str, ...]) -> bool:
 
 
 def floor_of(module: str) -> int | None:
-    """The place of a module's room in `ROOMS`; None where no room is its own."""
+    """The place of a module's room in `ROOMS`; None if no room is its own."""
     rooms = {room: height for height, names in enumerate(ROOMS) for room in names.split()}
     parts = module.split(".")
     while len(parts) > 1:
@@ -211,7 +211,7 @@ def test_nobody_else_imports_the_default_planner():
 
 @pytest.mark.parametrize("name", [name for name in modules() if name.split(".")[0] in ("models", "data", "deploy")])
 def test_models_data_and_deploy_stand_alone(name):
-    """Of lms3d, data may import `lms3d.common` alone, which imports nothing of the house."""
+    """The only room of lms3d that data may import is `lms3d.common`, which imports none."""
     module = modules()[name]
     rooms = ("data", "lms3d.common") if within(name, ("data",)) else (name.split(".")[0],)
     assert [
@@ -282,7 +282,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", [name for name in modules() if within(name, THINKING) and not within(name, TOUCHING)])
 def test_the_thinking_half_of_the_engine_knows_no_tensorflow(name):
-    """Neither itself nor through what it imports."""
+    """Neither itself nor through its imports."""
     seen, waiting = set(), [name]
     while waiting:
         module = waiting.pop()
@@ -404,7 +404,7 @@ def joined(here: list[str], there: list[str], named: set[str]) -> bool:
 
 @cache
 def neighbours(name: str) -> frozenset[str]:
-    """The modules that a module imports or has in a registry, and those that do so with it."""
+    """The modules that a module imports or has in a registry, and the modules that have it."""
     return frozenset(one for a, b in edges() if name in (a, b) for one in (a, b))
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def asked_for() -> dict[str, str]:
-    """Name -> versions, of every requirement but those of lms3d itself; the first of two counts."""
+    """Name -> versions, of every requirement but lms3d's own; the first of two counts."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
     found: dict[str, str] = {}

@@ -24,8 +24,8 @@ MARKERS = {
     "those that": r"\bthose (?:that|who|which|of|in|with|at)\b",
     "Of": r"(?:^|[.:;]\s+)Of (?!course)",
 }
-CODE = {"where": 1.4, "what": 2.3, "those that": 1.5, "Of": 0.4}
-PAGES = {"where": 1.5, "what": 2.0, "those that": 0.7, "Of": 0.1}
+CODE = {"where": 0.7, "what": 1.05, "those that": 1.35, "Of": 0.15}
+PAGES = {"where": 0.9, "what": 2.0, "those that": 0.7, "Of": 0.1}
 
 
 def prose(file: Path) -> list[str]:

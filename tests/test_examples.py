@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, at toy size, and LMS does there what they say."""
+"""The scripts in examples/ run, at toy size, and LMS works in them as they say."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The arms of `experiments.decisive_comparison`: what they are, how they are trained, what is reported of them."""
+"""The arms of `experiments.decisive_comparison`: their options, their training, their report."""

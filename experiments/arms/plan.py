@@ -17,7 +17,7 @@ from lms3d.errors import InputError
 NAMES = ("A", "B", "C", "D", "AE", "CE")
 TEST = "test.txt"
 BUDGETS = ("updates", "time")
-"""What is equal for all arms when they are compared."""
+"""The quantities that are equal for all arms when they are compared."""
 DIVISION_SEED = 0
 """The seed of the test set and the folds, which runs of all seeds share."""
 

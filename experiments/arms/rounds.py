@@ -46,7 +46,7 @@ def label_of(arm: Arm, fold: int, seed: int) -> str:
 def run(
     arms: Sequence[Arm], fold: int, seed: int, within: dict[str, int], data: Path, options: argparse.Namespace, output: Path
 ) -> None:  # fmt: skip
-    """Trains, tests and scores what is missing of a round. within: see `runs.train_round`."""
+    """Trains, tests and scores the missing arms of a round. within: see `runs.train_round`."""
     if record_of(fold, seed, output).exists():
         print(f"[fold {fold}, seed {seed}] scored before", flush=True)
         return

@@ -13,9 +13,10 @@ from lms3d.atomic_files import write_json
 from lms3d.console import progress
 from lms3d.data import split
 from lms3d.data.brats import layouts
-from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.data.volumes.case import Case, load_images, load_truth
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.geometry import foreground_box
+from lms3d.data.volumes.labels import LabelSchema
 from lms3d.scoring import rules, statistics
 from lms3d.scoring.dice import PERFECT
 from lms3d.tasks.brats import intensity_baseline
@@ -87,9 +88,14 @@ def _read(found: DataSet, ids: Sequence[str], what: str, report: object) -> Iter
     cases = {case.id: case for case in found.cases}
     for done, case_id in enumerate(ids):
         report(done, len(ids), what)
-        images, affine = load_images(cases[case_id])
-        truth = load_truth(cases[case_id], found.schema, images.shape[:3], affine)
-        assert truth is not None, "cases without a truth are in no part of a split"
-        box = foreground_box(images)
-        yield box.crop(images), box.crop(truth)
+        yield read(cases[case_id], found.schema)
     report(len(ids), len(ids), what)
+
+
+def read(case: Case, schema: LabelSchema) -> Volumes:
+    """The volumes of a case that has a truth, cut to the brain."""
+    images, affine = load_images(case)
+    truth = load_truth(case, schema, images.shape[:3], affine)
+    assert truth is not None, "only cases with a truth are asked for"
+    box = foreground_box(images)
+    return box.crop(images), box.crop(truth)

@@ -37,7 +37,7 @@ WORKSPACE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"  # of TensorFlow
 _LAST_SECONDS = 60.0  # for a process to end after its last answer: it frees memory and swap files
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 _LAST_LINES, _LAST_CHARACTERS = 5, 600
-"""What is shown of a log: enough for an import error, still one message."""
+"""The end of a log that is shown: enough for an import error, still one message."""
 
 
 class ChildFailed(RuntimeError):
@@ -49,7 +49,7 @@ class ChildFailed(RuntimeError):
 
 
 class Process:
-    """A child that is asked in lines and answers in lines of JSON. asked: what it is told at its start, after the program's words.
+    """A child that is asked in lines and answers in lines of JSON. asked: its task, after the program's words.
 
     environment: added to that of this process. bind: called in the child before its program starts.
     """

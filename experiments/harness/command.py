@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from lms3d.atomic_files import writable_folder
 from lms3d.experiments.harness.ranks import HORVODRUN
 from lms3d.tasks.brats.options import MODELS
 from lms3d.units import parse_size
+
+_RESUMED = "What is finished is kept: started again with the same --output, only what is missing is run."
 
 
 class SomeFailed(RuntimeError):
@@ -39,22 +42,44 @@ def of(
     name: str,
     work: Callable[[argparse.Namespace, str], None],
     options: Callable[[cli.Parser], None],
-    description: str,
-    epilog: str,
+    about: str | None,
+    epilog: str = "",
     *,
+    exits: Mapping[int, str] | None = None,
+    resumed: bool = False,
     kind: type[cli.Parser] = cli.Parser,
 ) -> tuple[Callable[..., int], Callable[[], cli.Parser]]:
     """The main function of `python -m experiments.NAME`, which takes words and returns the exit code, and what makes its parser.
 
-    work: see `main`. options: adds the command's options to a parser of this kind.
+    work: see `main`. options: adds the command's options to a parser of this kind. about: the docstring of its module, which --help
+    shows. epilog: examples and files. exits: exit code -> its meaning, besides the usual ones. resumed: the same command goes on.
     """
 
     def parser() -> cli.Parser:
-        made = kind(prog=f"python -m experiments.{name}", description=description, epilog=epilog)
+        description = "\n\n".join(filter(None, [_described(about or ""), _RESUMED if resumed else ""]))
+        codes = "" if "exit codes:" in epilog else _codes(exits or {}, resumed)
+        below = "\n".join(filter(None, [epilog, codes]))
+        made = kind(prog=f"python -m experiments.{name}", description=description, epilog=below)
         options(made)
         return made
 
     return (lambda arguments=None: main(name, parser, work, arguments)), parser
+
+
+def _described(docstring: str) -> str:
+    """A module's docstring without "`python -m MODULE`: ", which the usage line says."""
+    text = re.sub(r"\A`python -m [^`]*`: ", "", docstring.strip())
+    return text[:1].upper() + text[1:]
+
+
+def _codes(exits: Mapping[int, str], resumed: bool) -> str:
+    codes = {0: "done", 2: "wrong option or input", 130: "interrupted" + " (run again to go on)" * resumed, **exits}
+    return "exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in sorted(codes.items()))
+
+
+def settings(options: argparse.Namespace, *free: str) -> dict[str, Any]:
+    """The options that calls with the same --output share. free: those in which they may differ."""
+    return {name: value for name, value in sorted(vars(options).items()) if name not in ("output", *free)}
 
 
 def folder(options: argparse.Namespace, default: str = "") -> Path:

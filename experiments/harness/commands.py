@@ -31,8 +31,8 @@ def run(command: Sequence[str]) -> None:
 
 
 def exit_code(command: Sequence[str], log: IO[str] | None = None) -> int:
-    """The exit code of a command. Ctrl-C reaches the command, too, which saves its checkpoint; then Interrupted. log: what it
-    prints goes there."""
+    """The exit code of a command. Ctrl-C reaches the command, too, which saves its checkpoint; then Interrupted. log: its
+    output goes there."""
     where = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT} if log else {}
     process = subprocess.Popen(command, **where)  # type: ignore[call-overload]
     with stoppable():

@@ -1,4 +1,4 @@
-"""The text of a report: its sections, what is missing from it, and the machine that it is about. No TensorFlow here."""
+"""The text of a report: its sections, its gaps, and the machine that it is about. No TensorFlow here."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def write(path: Path, sections: Iterable[str]) -> str:
     text = "\n\n".join(filter(None, sections)) + "\n"
     write_text(path, text)
     return text
+
+
+def publish(path: Path, sections: Iterable[str]) -> None:
+    """Writes the sections, prints them, and says where all files are."""
+    print(write(path, sections))
+    print(f"written: {path.parent}")
 
 
 def lists(titled: Mapping[str, Sequence[str]]) -> list[str]:

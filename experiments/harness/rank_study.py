@@ -63,8 +63,7 @@ class RankStudy:
                 for kind, n in sorted(pairs, key=lambda pair: pair[1]) if by_number else pairs:
                     self.records.measure(f"{kind}-{n}", functools.partial(of_kind(kind), n))
         finally:
-            print(page.write(self.output / "report.md", report()))
-            print(f"written: {self.output}")
+            page.publish(self.output / "report.md", report())
         if failed := self.records.failed:
             raise SomeFailed(f"{len(failed)} of the measurements failed: {failed[0]}")
 

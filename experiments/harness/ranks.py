@@ -94,7 +94,7 @@ class Launcher:
 
 def rank_main(arguments: Sequence[str], find: Callable[[dict[str, Any], World], dict[str, Any]]) -> int:
     """The main function of a rank: its exit code. find(asked, world): what all ranks found, which rank 0 writes to
-    asked["output"]. arguments: what is asked, in JSON."""
+    asked["output"]. arguments: the task, in JSON."""
     from lms3d import errors
     from lms3d.atomic_files import write_json
     from lms3d.device.startup import start_tensorflow

@@ -56,7 +56,7 @@ class _Finished(Exception):
 
 
 class _StepOnDemand(keras.callbacks.Callback):
-    """Lets `fit` take a step when the parent asks for one, and tells what it took."""
+    """Lets `fit` take a step when the parent asks for one, and reports its seconds and bytes."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ def _callback(method: str, tier: type[LinkTier] | None = None, stats_file: Path 
 
 def _predict(model: keras.Model, part: StudyPart) -> dict[str, Any]:
     """Peak, smallest limits, seconds and floating-point operations, as LMS names them before anything is run."""
-    # Far above what it needs: the plan is empty, and both smallest limits are those of a pool with a hard limit.
+    # Far above its needs: the plan is empty, and both smallest limits hold for a pool with a hard limit.
     planned = plan_step(model, _specification(_batch(part, model)), memory_limit=1 << 40, at_floor=False)
     report = planned.report.to_dict() | {"step_flops": sum(op.flops for op in planned.graph.ops)}
     return {name: report[name] for name in (*REPORTED, "step_flops") if report.get(name) is not None}

@@ -1,4 +1,4 @@
-"""What was measured, as JSON files in FOLDER/parts: nothing is measured twice, and nothing begins once the time is over. No
+"""Measurements, as JSON files in FOLDER/parts: nothing is measured twice, and nothing begins once the time is over. No
 TensorFlow here."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Record = dict[str, Any]
 
 
 class StudyStore:
-    """The folder of a study. skipped, failed: what was not measured, and why.
+    """The folder of a study. skipped, failed: missing measurements, and why.
 
-    minutes: the time limit of this call; None is without limit. again: measure again what has been measured.
+    minutes: the time limit of this call; None is without limit. again: measure everything again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Records(StudyStore):
     is ended."""
 
     def measure(self, name: str, make: Callable[[float | None], Record]) -> Record | None:
-        """The record of this name; None if it failed or there was no time. make: seconds left -> what was measured.
+        """The record of this name; None if it failed or there was no time. make: seconds left -> the measurement.
 
         The record is kept with the `wall_seconds` that it took, and `busy`: the share of the cores that others used just before.
         """
@@ -132,7 +132,7 @@ def _check(record: Record) -> None:
 def remember(settings: Mapping[str, Any], output: Path) -> None:
     """Keeps the settings with the output. InputError if they differ from those that it was begun with."""
     path = output / "settings.json"
-    wanted = json.loads(json.dumps(dict(settings)))  # as it would be read
+    wanted = json.loads(json.dumps(dict(settings), default=str))  # as it would be read; a path is its text
     before = json.loads(path.read_text()) if path.exists() else wanted
     for name, value in wanted.items():
         if before.get(name) != value:

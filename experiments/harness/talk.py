@@ -52,7 +52,7 @@ def asked() -> Any:
 
 
 class Resident:
-    """Anonymous memory of this process above what it has now: sampled, since the kernel's own peak counts files, too.
+    """Anonymous memory of this process above the present: sampled, since the kernel's own peak counts files, too.
 
     whole_bytes: the most so far with pages of files.
     """

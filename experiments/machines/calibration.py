@@ -1,4 +1,4 @@
-"""Three published numbers set what the model does not know; everything else is taken from the machines' files.
+"""Three published numbers set the model's unknowns; everything else is taken from the machines' files.
 
 1. AC922, 144^3, no LMS, 197 s -> one factor for all rates of the V100.
 2. x86, the same, 216 s -> the rate at which its host hands over batches, since the GPU is the same.

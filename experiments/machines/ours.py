@@ -1,4 +1,4 @@
-"""Our network under our plan and TFLMS's, at the case study's shares of memory: its 192^3 had 42 % of what it needed."""
+"""Our network under our plan and TFLMS's, at the case study's shares of memory: its 192^3 had 42 % of its needs."""
 
 from __future__ import annotations
 

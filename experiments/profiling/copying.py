@@ -12,7 +12,7 @@ from lms3d.engine.tiers.disk import DiskTier
 
 
 class CopyingTier(DiskTier):
-    """Copies back what it swapped."""
+    """Copies swapped tensors back."""
 
     name = "copied"
 

@@ -11,7 +11,7 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Disjoint and sorted, with the same points; what touches is joined, what is empty is dropped."""
+    """Disjoint and sorted, with the same points; touching intervals are joined, empty ones dropped."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if end <= begin:

@@ -38,7 +38,7 @@ class ProfiledRun:
 
     @property
     def check(self) -> str:
-        """Whether profile and lms_stats.csv agree on what was moved."""
+        """Whether profile and lms_stats.csv agree on the moved bytes."""
         if self.counted is None:
             return "not known"
         found = (self.profile.out.size_bytes, self.profile.into.size_bytes)

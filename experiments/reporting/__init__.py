@@ -1,1 +1,1 @@
-"""What `experiments.report` is made of: what was published, what is run beside it, and the pages."""
+"""The rooms of `experiments.report`: published tables, the commands run beside them, and the pages."""

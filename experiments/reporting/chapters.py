@@ -1,6 +1,6 @@
-"""The chapters of the report: a question, what was published about it, and the command whose results stand beside that.
+"""The chapters of the report: a question, the published table, and the command whose results stand beside that.
 
-Sizes are those that two cores finish within the hour, all chapters together. A chapter without a command says what it would need.
+Sizes are those that two cores finish within the hour, all chapters together. A chapter without a command states its needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the commands of chapters, each in a process of its own, once: what is finished is kept."""
+"""Runs the commands of chapters, each in a process of its own, once: finished ones are kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommandRun:
 
 
 def run(chapter: Chapter, data: Path, folder: Path) -> CommandRun:
-    """Runs the chapter's command, or goes on with it, and keeps what it printed in `folder`."""
+    """Runs the chapter's command, or goes on with it, and keeps its output in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [word.format(data=data, output=folder) for word in chapter.words]
     shown = " ".join(word.format(data="DATA", output=folder.name) for word in chapter.words)

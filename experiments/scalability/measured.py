@@ -156,7 +156,7 @@ def step_efficiency(one: Measurement, base: Measurement) -> float | None:
 
 
 def _size(options: Mapping[str, Any]) -> str:
-    """The size of what the network is given: of patches, else boxes, else cubes or squares."""
+    """The size of the network's inputs: of patches, else boxes, else cubes or squares."""
     for name in ("patch", "box", "resolution"):
         if given := options.get(name):
             return "x".join(map(str, given)) if isinstance(given, list) else str(given)

@@ -150,7 +150,7 @@ def account(samples: int, ranks: int, batch: int = 1, distribution: str = ONE_OR
 
 @dataclass(frozen=True, kw_only=True)
 class ModelledJob:
-    """What is trained."""
+    """The training that is modelled."""
 
     samples: int
     """Samples of a pass over the training data."""

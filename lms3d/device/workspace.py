@@ -40,10 +40,10 @@ measured."""
 _MIB = 1 << 20
 
 
-def workspace_limit_bytes(memory_limit_bytes: int, seconds: Mapping[int, float] | None = None) -> int:
+def workspace_limit_bytes(limit_bytes: int, seconds: Mapping[int, float] | None = None) -> int:
     """The workspace limit that suits a memory limit. seconds: workspace limit in MiB -> measured seconds of a step's
     convolutions."""
-    share = max(LEAST_BYTES, memory_limit_bytes // SHARE)
+    share = max(LEAST_BYTES, limit_bytes // SHARE)
     possible = {mib: taken for mib, taken in (seconds or {}).items() if mib * _MIB <= share}
     if not possible:  # WORKSPACE-2
         return min(MOST_BYTES, 1 << (share.bit_length() - 1))
@@ -51,10 +51,10 @@ def workspace_limit_bytes(memory_limit_bytes: int, seconds: Mapping[int, float] 
     return min(mib for mib, taken in possible.items() if taken <= fast_enough) * _MIB
 
 
-def put_in_force(memory_limit_bytes: int, card: str | None) -> None:
+def put_in_force(limit_bytes: int, card: str | None) -> None:
     """Sets the limit, unless one is set already or there is no GPU. Call it before the first convolution. card: the GPU's model."""
     if card is not None and VARIABLE not in os.environ:
-        set_limit(workspace_limit_bytes(memory_limit_bytes, measured(card)))
+        set_limit(workspace_limit_bytes(limit_bytes, measured(card)))
 
 
 def set_limit(limit_bytes: int) -> None:

@@ -107,12 +107,12 @@ def run(
         below = between(min(slab_floor_bytes, floor_bytes), floor_bytes, count)[:-1]  # the floor itself is in `chosen`
     points: list[Point] = []
     tell, total = progress or _untold, len(below) + len(chosen)
-    for done, limit in enumerate((*below, *chosen)):
-        tell(done, total, "planning", format_size(limit))
-        if sliced is not None and limit in below:
-            points += [_in_slabs(sliced, limit), Point(method=theirs, limit_bytes=limit)]
+    for done, limit_bytes in enumerate((*below, *chosen)):
+        tell(done, total, "planning", format_size(limit_bytes))
+        if sliced is not None and limit_bytes in below:
+            points += [_in_slabs(sliced, limit_bytes), Point(method=theirs, limit_bytes=limit_bytes)]
         else:
-            points += _under(request, limit, theirs)
+            points += _under(request, limit_bytes, theirs)
     points += [*_everything(request), unedited]
     tell(total, total, "planning", "")
     return Sweep(
@@ -169,8 +169,8 @@ def _everything(request: StepRequest) -> Iterator[Point]:
         try:
             plan_cache.cached_plan(request.under(planner=planner, limit_bytes=1))
         except DoesNotFit as error:
-            limit = error.smallest_limit_bytes or 0
-            yield _point(method, limit, _plan(request.under(planner=planner, limit_bytes=limit)), request)
+            limit_bytes = error.smallest_limit_bytes or 0
+            yield _point(method, limit_bytes, _plan(request.under(planner=planner, limit_bytes=limit_bytes)), request)
 
 
 def _plan(request: StepRequest) -> Plan | None:

@@ -15,7 +15,7 @@ from lms3d.engine.ir import StepGraph
 from lms3d.engine.plan import Plan
 from lms3d.engine.step_model.simulate import LANES, SimulatedStep, simulate
 
-_COMPUTE, _AGAIN, _OUT, _IN = LANES
+_COMPUTE, _RECOMPUTE, _OUT, _IN = LANES
 _ROUNDS, _NEAR = 50, 1e-4  # of OUTLOOK-2, which converges in fewer than ten
 
 
@@ -75,7 +75,7 @@ def of(graph: StepGraph, plan: Plan, machine: Machine, *, gap_seconds: float = 0
         step_seconds=run.seconds + overhead,
         gap_seconds=gap_seconds,
         run_seconds=run.seconds,
-        compute_seconds=_seconds(run, _COMPUTE) + _seconds(run, _AGAIN),
+        compute_seconds=_seconds(run, _COMPUTE) + _seconds(run, _RECOMPUTE),
         working_seconds=working_seconds(edited, machine),
         out_bytes=plan.swapped_out_bytes,
         in_bytes=plan.swapped_in_bytes,

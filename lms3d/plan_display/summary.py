@@ -59,23 +59,15 @@ def _show_decisions(report: Prediction) -> None:
     console.table("What happens to the large tensors", ("decision", "the tensor", "tensors", "size"), rows, left=2)
     largest = sorted(report.decisions, key=lambda d: (-d.bytes, d.tensor))
     moved = [d for d in largest if d.action != "keep"][:LARGEST]
-    columns = (
-        "tensor",
-        "decision",
-        "copies",
-        "size",
-        "to swap",
-        "of that hidden",
-        "to recompute",
-        "at the peak",
-    )
+    columns = ("tensor", "decision", "copies", "size", "to swap", "hidden", "to recompute", "links idle", "at the peak")
     console.table(f"The {len(moved)} largest that do not stay", columns, map(_cells, moved), left=2)
     console.say("`--why TENSOR` says what these costs are, and why a tensor leaves or stays.")
 
 
 def _cells(decision: Decision) -> tuple[str, ...]:
     """A row of the table of tensors that leave, with what the alternatives would cost."""
-    costs = (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds)
+    idle = decision.idle_link_seconds if decision.weighed else None
+    costs = (decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds, idle)
     seconds = ("-" if cost is None else reasons.duration(cost) for cost in costs)
     head = (decision.tensor, decision.action, str(decision.copies), format_size(decision.bytes))
     return *head, *seconds, format_size(decision.peak_bytes)

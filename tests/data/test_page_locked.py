@@ -101,7 +101,7 @@ def test_a_block_that_cannot_be_unlocked_is_kept(driver, monkeypatch, caplog):
 
 
 def test_threads_that_ask_at_once_get_the_same_blocks(driver, monkeypatch):
-    """Of others nobody would unlock the memory."""
+    """Nobody would unlock the memory of a second set of blocks."""
     made = []
 
     def slowly(gpu: int) -> Driver:

@@ -63,7 +63,7 @@ def index(tree, tmp_path, monkeypatch):
 
 @pytest.fixture
 def builder(tmp_path, monkeypatch, no_gpu):
-    """Stand-ins for all that takes minutes or changes this environment; counts what was done."""
+    """Stand-ins for all that takes minutes or changes this environment; counts their calls."""
     done = {"compiled": 0, "installed": []}
 
     def compile_quietly(command, environment, log):

@@ -25,7 +25,7 @@ IMAGE_FOLDERS = ("/opt/lms3d/", "/usr/sbin/")  # made by the Dockerfiles
 
 
 def patched(document: Any, operations: list[dict[str, Any]]) -> Any:
-    """What kustomize makes of a JSON patch, as far as this repository uses it: `replace` of what is there."""
+    """What kustomize makes of a JSON patch, as far as this repository uses it: `replace` of a value."""
     document = copy.deepcopy(document)
     for operation in operations:
         assert operation["op"] == "replace", operation

@@ -248,7 +248,7 @@ def test_stop_asks_one_rank_and_waits_for_all(tmp_path: Path) -> None:
 
 
 def of_others(folder: Path) -> dict[str, Callable[[], object]]:
-    """What somebody else may have put where a folder of process ids is expected."""
+    """Files that somebody else may have put in place of a folder of process ids."""
     (folder / "elsewhere").mkdir(mode=0o700)
     open_to_all = folder / "open"
     return {

@@ -66,7 +66,7 @@ def test_both_models_alike_in_one_table(trainings, tmp_path, capsys):
     assert "| resnet50 | 16 | 8 | 2.00 x | 10.0 s | 1.00 MiB | 0.850 | 0.700 to 0.900 |" in text
     assert "says nothing about patients" in text
     assert compare(tmp_path) == 0
-    assert trainings == ["densenet121", "resnet50"]  # what has finished is kept
+    assert trainings == ["densenet121", "resnet50"]  # a finished model is kept
 
 
 def test_other_settings_do_not_mix_with_what_is_there(trainings, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The three architectures have the shapes that they claim, and ratios are those of pairs of steps."""
+"""The three architectures have the shapes that they claim, and ratios belong to pairs of steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def small_children(monkeypatch, commands):
-    """Real processes, whose convnext is small, are forks of what is imported already."""
+    """Real processes, whose convnext is small, are forks of one that has imported TensorFlow already."""
     monkeypatch.setattr(child, "of_module", lambda name: [*commands.python(), "-c", CODE, name])
 
 

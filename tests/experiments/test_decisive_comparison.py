@@ -28,10 +28,10 @@ from tests.lms3d.ranks.started import LAUNCHER
 from tests.one_pixel import RENDERED
 
 SECONDS = {"A": 1.0, "B": 3.0, "C": 2.0, "D": 0.5, "AE": 1.0, "CE": 2.0}
-"""Of a step, by the arm."""
+"""Arm -> seconds of its step."""
 
 DICE = {"C": 0.5, "D": 0.6}
-"""Of the first seed's model, by the arm; 0.8 for others. The second seed's is better by half as much as D is by its 0.1."""
+"""Arm -> Dice of the first seed's model; others have 0.8. The second seed's model is better by 0.05, half of D's lead over C."""
 
 
 def scored(folders, labels, data, schema):
@@ -237,7 +237,7 @@ def test_it_goes_on_where_it_stopped_and_takes_more_seeds(brains, tmp_path, call
 
 
 def test_a_round_that_was_scored_needs_its_runs_no_longer(brains, tmp_path, called, monkeypatch, capsys):
-    """Another machine goes on with what is small."""
+    """Another machine goes on from the small files alone."""
     words = arguments(brains, tmp_path, "--arms", "C", "D")
     assert decisive.main(words) == 0
     alone = (tmp_path / "out/report.md").read_text()

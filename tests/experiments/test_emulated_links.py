@@ -25,7 +25,7 @@ GB = 1e9
 
 
 class Imitation:
-    """A child that trains where it may, and whose link moves 1 GB each way at nine tenths of 1 GB/s."""
+    """A child that trains if it may, and whose link moves 1 GB each way at nine tenths of 1 GB/s."""
 
     made: list[StudyPart]
     lock: threading.Lock

@@ -23,7 +23,7 @@ def _predicted() -> list[Floors]:
 
     models.build = partial(
         models.build, filters=(16, 32, 64)
-    )  # floors of three levels are in the same order as those of five
+    )  # floors of three levels are in the same order as with five
     return list(floors.predicted("unet3d", [32, 48]))
 
 

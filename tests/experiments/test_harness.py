@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 import textwrap
 import threading
 
 import pytest
 
-from lms3d.experiments.harness import child, commands, page, part, runs, store, table
+from docs import list_commands
+from lms3d.experiments.harness import child, command, commands, page, part, runs, store, table
 from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.harness.store import Records
+
+EXPERIMENTS = [name for name in list_commands.commands() if name.startswith("experiments.")]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_help_of_an_experiment_says_why_it_is_there_and_how_it_ends(name):
+    shown = list_commands.module_of(name)._parser().format_help()
+    assert re.search(r"^exit codes: 0 done.*2 \w.*130 interrupted", shown, re.MULTILINE | re.DOTALL)
+    assert len(re.findall("exit codes:", shown)) == 1
+    assert "`python -m" not in shown
+
+
+def test_the_help_is_the_docstring_of_the_module_and_what_follows_from_its_kind():
+    docstring = "`python -m experiments.e FILE`: how much? Little.\n\n1. So it is.\n"
+    given = ("e", lambda options, typed: None, lambda parser: None, docstring)
+    parser = command.of(*given, "examples: none", exits={1: "a run failed"}, resumed=True)[1]()
+    assert parser.description.startswith("How much? Little.\n\n1. So it is.\n\nWhat is finished is kept")
+    assert parser.epilog == (
+        "examples: none\nexit codes: 0 done, 1 a run failed, 2 wrong option or input, 130 interrupted (run again to go on)"
+    )
+    assert command.of(*given)[1]().epilog == "exit codes: 0 done, 2 wrong option or input, 130 interrupted"
 
 
 def test_a_table_for_people_and_the_same_for_programs(tmp_path):

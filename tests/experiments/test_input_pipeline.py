@@ -1,4 +1,4 @@
-"""`experiments.input_pipeline` with ranks that only say what they would have measured; one run with real ones."""
+"""`experiments.input_pipeline` with ranks that only state measurements; one run with real ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LAUNCHER = """\
 
 @pytest.fixture
 def fakes(tmp_path, monkeypatch):
-    """Puts the fakes in place; `fakes(broken=ORDER)` breaks one. Returns a function that reads what was called."""
+    """Puts the fakes in place; `fakes(broken=ORDER)` breaks one. Returns a function that reads the calls."""
     calls = tmp_path / "calls.txt"
     shard_index = type("Index", (), {"directory": tmp_path})
 
@@ -109,7 +109,7 @@ def test_measured_parts_are_kept_and_others_added(fakes, tmp_path):
     before = fakes.calls()
     more = ["--ranks", "1", "2", "--kinds", "alone", "training", "--cores-per-rank", _cores(tmp_path)]
     assert run(tmp_path, *more) == 0
-    assert fakes.calls()[: len(before)] == before  # those of one rank are kept
+    assert fakes.calls()[: len(before)] == before  # measurements of one rank are kept
     assert {call.split()[-1] for call in fakes.calls()[len(before) :]} == {"0", "1", "2"}
     assert "training 1" not in fakes.calls()[len(before) :]
     assert {ranks for kind, ranks, _ in rows(tmp_path) if kind == "training"} == {1, 2}
@@ -221,7 +221,7 @@ def test_the_wait_is_what_the_iterator_takes():
 
 
 class Clock:
-    """In the place of `time`: seconds pass only where somebody sleeps."""
+    """In the place of `time`: seconds pass only while somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0

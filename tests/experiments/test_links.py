@@ -27,7 +27,7 @@ from lms3d.experiments.links.link import COPY_SECONDS, STEP_SECONDS, SwapLink, c
 from tests.lms3d.engine.traced import SPEC, batch, by_tflms, chain, fork, same_bits, u_net
 
 PIECE_BYTES = 4 << 20
-"""Of LINK-3."""
+"""The seconds of LINK-3."""
 
 
 class Mover:
@@ -136,7 +136,7 @@ def test_two_on_one_bus_get_every_other_piece(lane, tmp_path):
 
 
 def test_other_processes_on_the_bus_are_waited_for(lane, tmp_path):
-    """What they booked stands in a file, as a moment of the clock that all share."""
+    """Their bookings stand in a file, as moments of the clock that all share."""
     booked = time.monotonic() + 0.3
     (tmp_path / "out").write_bytes(struct.pack("d", booked))
     moved = Mover(lane(1e9, 0.02, tmp_path), 1000)

@@ -1,4 +1,4 @@
-"""`experiments.profile`: what is read from a real profile is what the tier counted, nothing counts twice, and the command works."""
+"""`experiments.profile`: a real profile says what the tier counted, nothing counts twice, and the command works."""
 
 import csv
 import json
@@ -301,7 +301,7 @@ def test_the_command(profiled, copied_tier, tmp_path, capsys, monkeypatch):
     assert {path.name for path in output.iterdir()} == {
         "timeline.png", "1.trace.json", "profile.json", "profile.csv", "report.md", "run",
     }  # fmt: skip
-    assert command.main(words) == 0  # what is there is read
+    assert command.main(words) == 0  # the profile of before is read
     run = str(output / "run")
     assert command.main([run, run, "--output", str(tmp_path / "two")]) == 0
     assert len(trained) == 1

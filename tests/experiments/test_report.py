@@ -26,7 +26,7 @@ calls.write_text((calls.read_text() if calls.exists() else "") + "x")
 
 @pytest.fixture
 def written(tmp_path) -> Path:
-    """A report of five chapters: with a report, a table, what was printed, a text of another name, and one that was not run."""
+    """A report of five chapters: with a report, a table, printed text, a text of another name, and one that was not run."""
     plt.figure(figsize=(3, 2)).savefig(tmp_path / "figure.png")
     for name in ("text", "table", "printed", "other"):
         (tmp_path / name).mkdir()

@@ -54,7 +54,7 @@ LAUNCHER = """\
 
 
 class Fake:
-    """A launcher, and what it was asked to start."""
+    """A launcher, and the programs that it was asked to start."""
 
     def __init__(self, folder: Path, broken: int = 0, hanging: int = 0) -> None:
         self.path, self.calls_file = folder / "launch", folder / "calls.jsonl"

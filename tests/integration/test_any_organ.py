@@ -132,4 +132,4 @@ def test_every_command_runs(tmp_path, commands, monkeypatch):
     found = labels_by_export(tmp_path / ("abdomen.onnx" if HAS_ONNX else "abdomen-savedmodel"), image, tmp_path)
     predicted = np.asarray(nibabel.load(tmp_path / "runs/abdomen/predictions/cube/abdomen_003.nii.gz").dataobj)
     assert len(np.unique(predicted)) > 1
-    assert (found == predicted).mean() > 0.999  # but where two classes tie
+    assert (found == predicted).mean() > 0.999  # unless two classes tie

@@ -63,4 +63,4 @@ def test_slabs_segment_where_the_whole_inference_does_not_fit(predict):
     assert "results equal those of the whole step to rounding" in output
     one, other = (np.asarray(nib.load(path).dataobj) for path in (whole, sliced))
     assert len(np.unique(one)) > 1
-    assert (one != other).sum() <= 5  # voxels where two classes tie
+    assert (one != other).sum() <= 5  # voxels with a tie of two classes

@@ -1,6 +1,6 @@
-"""The real command, on a coarse phantom at 16^3: what it writes, how it resumes, how it refuses.
+"""The real command, on a coarse phantom at 16^3: its files, how it resumes, how it refuses.
 
-Most of it with a small network (`tests.small`); what is said of isensee2017 itself, with that.
+Most of it with a small network (`tests.small`); claims about isensee2017 itself, with that network.
 """
 
 import csv
@@ -131,7 +131,7 @@ def test_its_profile_is_read(straight, tmp_path):
 
 
 def test_best_weights_load_without_further_ado(environment, brains, tmp_path):
-    """Of the real network, trained by a Python of its own: what it imports prints nothing."""
+    """A Python of its own trains the real network, and its imports print nothing."""
     from lms3d import models  # noqa: F401
 
     words = [*SMALL, "--epochs", "1", "--steps-per-epoch", "1", "--validation-steps", "1", "--output", tmp_path / "run"]

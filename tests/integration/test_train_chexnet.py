@@ -1,4 +1,4 @@
-"""The real command for chest X-rays, one rank: what it leaves, how it resumes, and that LMS changes no bit.
+"""The real command for chest X-rays, one rank: its files, how it resumes, and that LMS changes no bit.
 
 Trained is a small network (`tests.small`); the real ones are in lms3d/engine/test_chexnet_lms.
 """
@@ -19,7 +19,7 @@ EPOCHS = 2
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, commands):
-    """Runs a module of lms3d that has to succeed; returns what it said."""
+    """Runs a module of lms3d that has to succeed; returns its output."""
     environment = {**os.environ, "LMS3D_CACHE": str(private_cache(tmp_path_factory.mktemp("cache")))}
 
     def done(module, *arguments, more=()) -> str:
@@ -41,7 +41,7 @@ def options(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def straight(run, options, tmp_path_factory):
-    """A run without LMS that nothing disturbed: its folder and what it said."""
+    """A run without LMS that nothing disturbed: its folder and its output."""
     run_dir = tmp_path_factory.mktemp("runs") / "straight"
     return run_dir, run("train", *options, "--epochs", EPOCHS, "--no-lms", "--output", run_dir, more=RENDERED)
 
@@ -90,7 +90,7 @@ def test_the_run_predicts_and_its_areas_are_those_of_training(run, straight, tmp
     assert [row["name"] for row in found] == [row["name"] for row in trained]
     for one, other in zip(found, trained, strict=True):
         assert one["positives"] == other["positives"]
-        if other["auroc"]:  # printed probabilities may tie where the network's own did not
+        if other["auroc"]:  # printed probabilities may tie although the network's own did not
             assert float(one["auroc"]) == pytest.approx(float(other["auroc"]), abs=0.02)
 
 

@@ -1,4 +1,4 @@
-"""The real command under real launchers, two ranks, for both tasks: what it writes and says, with and without LMS, after
+"""The real command under real launchers, two ranks, for both tasks: its files and messages, with and without LMS, after
 Ctrl-C, and how it refuses. Starting two ranks costs much: each job answers several questions. Networks are small
 (`tests.small`)."""
 
@@ -25,7 +25,7 @@ from tests.lms3d.ranks.started import HOROVODRUN, LAUNCHER
 ROOT = Path(__file__).parents[2]
 TRAIN = ["tests.small", "lms3d.train"]
 REAL = ["lms3d.train"]
-"""What is refused is refused before networks are made: the real ones cost nothing, and TensorFlow need not start for small ones."""
+"""A refusal comes before networks are made: the real ones cost nothing, and TensorFlow need not start for small ones."""
 METRICS = {"brats": "dice_WT", "chexnet": "auroc"}
 SWAPPING = ["--lms", "--swapout-threshold", 20, "--swapin-ahead", 2, "--swapin-groupby", 0, "--sync-mode", 0]
 
@@ -40,8 +40,8 @@ def environment(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def start(environment, commands):
-    """Starts a job of two ranks whose output comes through one pipe; what is left of it is killed at the end. Its ranks are forks
-    of what is imported already."""
+    """Starts a job of two ranks whose output comes through one pipe; the rest of it is killed at the end. Its ranks are forks
+    of a process that has imported TensorFlow already."""
     jobs: list[subprocess.Popen] = []
 
     def begin(*arguments, program=TRAIN) -> subprocess.Popen:
@@ -94,7 +94,7 @@ def options(tmp_path_factory) -> dict[str, list]:
 
 @pytest.fixture(scope="module", params=["brats", "chexnet"])
 def straight(request, train, options, tmp_path_factory) -> tuple[str, Path, str]:
-    """A run without LMS that nothing disturbed: its task, its folder and what it said."""
+    """A run without LMS that nothing disturbed: its task, its folder and its output."""
     run_dir = tmp_path_factory.mktemp("straight") / "run"
     code, output = train(*options[request.param], "--no-lms", "--output", run_dir)
     assert code == 0, output

@@ -94,7 +94,7 @@ def test_interrupted_and_resumed_under_another_limit_it_keeps_its_slabs_and_its_
     ],
 )
 def test_a_run_is_not_resumed_with_other_slabs(start, straight, options, expected, words):
-    for _ in range(3):  # TensorFlow's own kernels may crash where memory is short (see lms3d.engine.passes.guard)
+    for _ in range(3):  # TensorFlow's own kernels may crash if memory is short (see lms3d.engine.passes.guard)
         code, stderr = ended(start("--output", straight, *options, resume=True))
         if code >= 0:
             break

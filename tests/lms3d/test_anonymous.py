@@ -1,4 +1,4 @@
-"""`--anonymous` in the commands that apply and score: no name in what they print, and none in tables, pages and figures."""
+"""`--anonymous` in the commands that apply and score: no name in their output, and none in tables, pages and figures."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_figure_of_a_training(run_dir, monkeypatch, names_hidden_here):
 
 def test_what_they_write_is_for_the_user_alone(run_dir, patients, capsys):
     for path in (run_dir, *run_dir.iterdir()):
-        path.chmod(0o755 if path.is_dir() else 0o644)  # what was there stays as it is
+        path.chmod(0o755 if path.is_dir() else 0o644)  # earlier files stay
     before = {run_dir, *run_dir.iterdir()}
     assert predict.main([str(run_dir)]) == evaluate.main([str(run_dir)]) == package.main([str(run_dir)]) == 0
     made = set(run_dir.rglob("*")) - before

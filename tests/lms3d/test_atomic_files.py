@@ -143,7 +143,7 @@ with atomic_files.replacing(Path(sys.argv[1]) / "table.csv") as partial:
 
 @pytest.mark.parametrize("at", ["probe", "file"])
 def test_the_next_process_sweeps_what_a_killed_one_left_and_nothing_else(tmp_path, at):
-    """In folders that nobody locks, as those of predictions, figures and plans."""
+    """In folders that nobody locks, as of predictions, figures and plans."""
     subprocess.run([sys.executable, "-c", KILLED, tmp_path, at], check=False)
     (left,) = tmp_path.iterdir()
     living = tmp_path / left.name.replace(re.search(r"-(\d+)-", left.name)[0], f"-{os.getpid()}-")

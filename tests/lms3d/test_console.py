@@ -1,4 +1,4 @@
-"""What is told reaches nobody, and the work goes on."""
+"""Messages reach nobody, and the work goes on."""
 
 import os
 import subprocess

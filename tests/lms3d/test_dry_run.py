@@ -1,4 +1,4 @@
-"""`python -m lms3d.train --dry-run`: what is predicted not to fit is refused, before it is tried."""
+"""`python -m lms3d.train --dry-run`: a step that is predicted not to fit is refused before it is tried."""
 
 import re
 from dataclasses import replace

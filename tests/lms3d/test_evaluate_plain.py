@@ -103,7 +103,7 @@ def test_the_longest_id_wins_and_what_could_be_two_is_refused():
     ],
 )
 def test_another_case_with_the_same_number_is_not_meant(name, case):
-    """Grids of BraTS are all alike: the scores would be those of another brain."""
+    """Grids of BraTS are all alike: the scores would be another brain's."""
     assert folder_of(f"{name}.nii.gz").matched([case]) == {}
 
 

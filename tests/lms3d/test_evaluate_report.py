@@ -36,7 +36,7 @@ def worse(number):
 
 @pytest.fixture(scope="module")
 def report(tiny_brats, tmp_path_factory) -> Path:
-    """Of two groups of two models each, of one seed and of two, and of one run that is in none."""
+    """A report on two groups of two models each, of one seed and of two, and on one run that is in none."""
     root = tmp_path_factory.mktemp("report")
     for number, name in enumerate(("a1", "a2", "b1", "b2", "c<i>")):
         write_predictions(tiny_brats, root / name, 16 if name[0] == "a" else 32, worse(5 - number))

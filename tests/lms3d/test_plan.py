@@ -1,4 +1,4 @@
-"""`python -m lms3d.plan` on a toy step: what it prints and writes, how it refuses."""
+"""`python -m lms3d.plan` on a toy step: its output, its files, its refusals."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_decisions_and_figures(toy, capsys, tmp_path):
 
 def test_the_table_of_what_leaves_shows_the_costs_of_the_alternatives(toy, capsys):
     _, out, _ = run(capsys, "--memory-limit", "36MiB")
-    assert re.search(r"tensor +decision .+ to swap +of that hidden +to recompute +at the peak\n", out)
-    assert re.search(r"r\d:0 +swap +1 +4.00 MiB +6.3 ms +6.3 ms +1.1 ms +4.00 MiB", out)
+    assert re.search(r"tensor +decision .+ to swap +hidden +to recompute +links idle +at the peak\n", out)
+    assert re.search(r"r\d:0 +swap +1 +4.00 MiB +6.3 ms +6.3 ms +1.1 ms +\d[\d.]* ms +4.00 MiB", out)
     assert "`--why TENSOR` says what these costs are" in out
 
 

@@ -80,7 +80,7 @@ def operations(loss) -> list[tuple]:
 
 
 def test_a_weighted_loss_is_planned_as_it_is_trained(tmp_path, own_cache):
-    """Of the weights only the values differ."""
+    """Only the values of the weights differ."""
     folder = chests.write(tmp_path / "chests", images=20, size=48, workers=1)
     given = {"task": "chexnet", "data": folder, "resolution": 32, "loss": "weighted"}
     options = tasks.chosen(given)

@@ -1,4 +1,4 @@
-"""`LMS.rewrite` where other tensors lie on the device: an optimiser's slots, say, while a training's last figure is drawn."""
+"""`LMS.rewrite` while other tensors lie on the device: an optimiser's slots, say, while a training's last figure is drawn."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""`lms3d.evaluate --submission`: label maps as a challenge wants them, and what is refused rather than mixed or lost."""
+"""`lms3d.evaluate --submission`: label maps as a challenge wants them, and refusals where maps would be mixed or lost."""
 
 from __future__ import annotations
 

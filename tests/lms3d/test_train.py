@@ -1,4 +1,4 @@
-"""The entry point of training: what it makes of options and errors, without a training."""
+"""The entry point of training: options and errors, without a training."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`python -m tests.stress`: kills, damage, failing disks, random graphs and long runs, for hours. It goes on where it was stopped.
+"""`python -m tests.stress`: kills, damage, failing disks, random graphs and long runs, for hours. Stopped, it goes on from there.
 
 Each part is a module beside this one; `harness` runs, stores and reports their cases.
 """
@@ -29,7 +29,7 @@ PARTS = {
     "tests": ("tests.stress.suite:TESTS", "tests that take too long for `make test`, and more random examples of others"),
     "files": ("tests.stress.files:FILES", "every command is killed, or fails, at every file operation; disks, clocks, power cuts"),
 }  # fmt: skip
-"""Part -> where it is, and what it asks."""
+"""Part -> its module, and its question."""
 COUNTS = {
     "kills": (30, "jobs that get a signal"),
     "repeats": (10, "jobs that get none; a job that went wrong is not tried again"),
@@ -40,7 +40,7 @@ COUNTS = {
     "graphs": (10_000, "random steps and functions in all"),
     "signals": (30, "files: signals to each command at random moments"),
 }
-"""Option -> its default, and what it counts."""
+"""Option -> its default, and the things that it counts."""
 _DESCRIPTION = """\
 Kills, damage, failing disks, random graphs and long runs, for hours. A case that went well is not tried again.
 

@@ -1,4 +1,4 @@
-"""Runs commands under the file shim, each in a fork of a child that has imported what they need: half a second, not five.
+"""Runs commands under the file shim, each in a fork of a child that has made their imports: half a second, not five.
 
 Importing TensorFlow starts no thread, so a fork is safe until devices are made.
 """
@@ -41,12 +41,12 @@ class Command:
 
 
 def child(library: Path) -> Child:
-    """A child in which the shim is loaded; `run` is what it is to call."""
+    """A child in which the shim is loaded; `run` is the function to call."""
     return Child(LD_PRELOAD=str(library), OPENBLAS_NUM_THREADS="1")
 
 
 def run(library: Path, modules: Sequence[str], command: Command) -> int:
-    """The exit code of a command, or minus the signal that ended it. modules: what it will need."""
+    """The exit code of a command, or minus the signal that ended it. modules: its imports."""
     _prepare(tuple(modules))
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -106,7 +106,7 @@ DAMAGES: tuple[Damage, ...] = (flip, cut, blank, insert, repeat, value, value, v
 
 
 def damage(content: bytes, rng: Random) -> tuple[bytes, str]:
-    """The content after one or two damages, and what they are."""
+    """The content after one or two damages, and their names."""
     done = [rng.choice(DAMAGES) for _ in range(rng.choice((1, 1, 2)))]
     for one in done:
         content = one(content, rng)

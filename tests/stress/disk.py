@@ -61,7 +61,7 @@ class Disk:
             folder.synced = dict(folder.names)
 
     def apply(self, event: Event) -> None:
-        """Does what the event has done. KeyError if the log has missed how a file came to be."""
+        """Applies the event to this disk. KeyError if the log has missed how a file came to be."""
         if event.error and not event.data:
             return
         folder, last = self._place(event.name)

@@ -1,7 +1,7 @@
 """Every fault at every place, in every command, and every power cut; and what must hold after each.
 
 TRIAL-1  A killed command leaves old files or new ones, never half; so does one that meets an error.
-TRIAL-2  An error of the disk is one line on stderr and exit code 2, or no harm: then the results are those of the undisturbed run.
+TRIAL-2  An error of the disk is one line on stderr and exit code 2, or no harm: then the results are as in the undisturbed run.
 TRIAL-3  Repeated (a training with --resume), the command ends with the results of the undisturbed run, bit for bit.
 TRIAL-4  Then nothing is left under a temporary name, nor a swap folder; after an error not even before.
 TRIAL-5  The same after a power cut at any moment.
@@ -49,7 +49,7 @@ _EACH = ("rename", "fsync", "unlink")
 """Every event of these kinds is tried; of the others, the first, a middle and the last one of each file."""
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 LIMITS = {
-    "RLIMIT_FSIZE": (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20),  # less has no room for what is said on stderr
+    "RLIMIT_FSIZE": (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20),  # less has no room for stderr
     "RLIMIT_NOFILE": (*range(8, 40, 4), 48, 64, 96),
 }
 FULL = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
@@ -63,7 +63,7 @@ _OLD_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Undisturbed:
-    """A scenario without a fault: what it begins with, does, and leaves."""
+    """A scenario without a fault: its first files, its commands, and the files that it leaves."""
 
     start: Path
     end: Path
@@ -134,7 +134,7 @@ class Bench:
         )
 
     def trials(self, name: str, options: Options) -> dict[str, Callable[[], str]]:
-        """Fault -> a function that tries it and says what was wrong, "" if nothing.
+        """Fault -> a function that tries it and names the harm, "" if there is none.
 
         Faults of files and power cuts that a scenario beside this one meets, too, are left out.
         """
@@ -162,7 +162,7 @@ class Bench:
         return found
 
     def fault(self, name: str, rule: str) -> str:
-        """What was wrong after this fault at a file operation; "" if nothing."""
+        """The harm of this fault at a file operation; "" if there is none."""
         before = self.undisturbed(name)
         self._begin(before.start)
         code, killed = self._run(name, rule), rule.endswith(":kill")

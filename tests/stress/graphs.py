@@ -30,13 +30,13 @@ class Kind:
     """One kind of case."""
 
     share: float
-    """Of all cases."""
+    """The share of all cases."""
     size: int
     """Cases of a batch."""
     drawn: Callable[[], Drawn]
     """What a case consists of: the arguments of the check."""
     check: Callable[..., str]
-    """Raises what is wrong. Returns what the case said, "" if nothing: such a case counts as silent."""
+    """Raises the fault. Returns the case's words; "" counts as silent."""
     compared: bool = False
     """Whether another process must be told the same."""
 

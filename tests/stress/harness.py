@@ -37,9 +37,9 @@ class Result:
     """What became of a case."""
 
     wrong: str = ""
-    """What is wrong; "" if nothing is."""
+    """The fault; "" if there is none."""
     note: str = ""
-    """What is printed if nothing is wrong."""
+    """Printed if there is no fault."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the table adds up over a group, such as {"refused": 1}."""
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Died(RuntimeError):
 class Child:
     """A process that calls functions, one after another; it begins with the first. A context manager.
 
-    environment: variables for it, in addition to those of this process.
+    environment: variables for it, added to this process's.
     """
 
     def __init__(self, **environment: str) -> None:
@@ -137,7 +137,7 @@ class Child:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The processes that a process has started, and those that they have started."""
+    """The processes that a process has started, and their own."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).children(recursive=True)
     return []
@@ -161,7 +161,7 @@ def end_family(pid: int) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """The child: calls what it is told until the other end is closed."""
+    """The child: obeys calls until the other end is closed."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # the parent reports a Ctrl-C
     with suppress(EOFError, ConnectionError):
         while True:

@@ -1,6 +1,6 @@
 """Damaged inputs: every reader gets its sound files again and again, each time with other damage.
 
-INPUT-1  What is read is what was written, what the file now says, or made again; or one line tells what is wrong (exit code 2).
+INPUT-1  Data come back as they were written, as the file now has them, or made again; or one line names the fault (exit code 2).
          If a file is sealed by a digest, nothing but what was written may come back.
 INPUT-2  Never another error, 300 MiB of memory, a file outside the folder, or code of the file that runs.
 
@@ -28,7 +28,7 @@ _ROOM_BYTES = 4 << 30
 
 
 class Bench:
-    """The sound files of a reader and what they say; copied for each case."""
+    """The sound files of a reader and their content; copied for each case."""
 
     def __init__(self, name: str, reader: Reader, folder: Path) -> None:
         self.name, self.reader, self.sound, self.box = name, reader, folder / "sound", folder / "box"
@@ -56,7 +56,7 @@ class Bench:
         return Result(wrong=wrong and f"{victim.relative_to(inner)}, {how}: {wrong}", counts={outcome: 1})
 
     def _read(self, folder: Path) -> tuple[str, str]:
-        """What came of reading: "same", "other" or "refused"; and what is wrong with that."""
+        """The outcome of reading: "same", "other" or "refused"; and its fault."""
         before = _peak_bytes(anew=True)
         outcome, wrong = self._outcome(folder)
         if (taken := _peak_bytes() - before) > MOST_BYTES:
@@ -78,7 +78,7 @@ class Bench:
 
 
 def _peak_bytes(*, anew: bool = False) -> int:
-    """The most memory that this process has had. anew: it counts from now on, without what was taken before."""
+    """The most memory that this process has had. anew: it counts from now on."""
     if anew:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()

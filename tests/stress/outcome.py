@@ -21,10 +21,10 @@ _PASSED_OVER = ("tensorboard", "plans", "swap", "machine.json", "pace.json", "st
 """A command that cannot write the last three, which hold measured speeds, goes on without them."""
 _TEMPORARY = (".part-", ".partial", ".probe.", ".write-test-")
 
-_ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes where an object lay in memory
+_ADDRESSES = re.compile(rb'"shared_object_id": \d+')  # Keras writes the address of an object
 
 Outcome = dict[str, str]
-"""File below the folder -> digest of what it says."""
+"""File below the folder -> digest of its content."""
 
 
 def outcome_of(folder: Path) -> Outcome:

@@ -73,7 +73,7 @@ def _run(options: Options, group: str, case: str) -> Result:
 
 
 def wrong(whole: Trained, under: Trained, limit: int) -> str:
-    """What is wrong with steps under a limit; "" if nothing is."""
+    """The fault of steps under a limit; "" if there is none."""
     if under.measured > limit:
         return f"{format_size(under.measured)} under a limit of {format_size(limit)}"
     if under.loss == whole.loss or (under.loss != under.loss and whole.loss != whole.loss):

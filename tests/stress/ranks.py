@@ -64,7 +64,7 @@ class Ended:
     names: Sequence[str] = ()
 
     def wrong(self, *, must_fail: bool, must_tell: bool) -> str:
-        """RANKS-1, RANKS-2: what is wrong; "" if nothing is."""
+        """The broken rule of RANKS-1 and RANKS-2; "" if both hold."""
         if self.code is None:
             return "the job hangs"
         if must_fail and self.code == 0:

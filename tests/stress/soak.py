@@ -78,7 +78,7 @@ def shapes(count: int, folder: Path) -> list[Sample]:
     import tensorflow as tf
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        # Short and long ones in turn: those that are kept are as large at the end as before.
+        # Short and long ones in turn: the kept ones are as large at the end as before.
         for number in range(count):
             length = 1 + (number // 2 if number % 2 else count - 1 - number // 2)
             yield (np.full((2, length, _WIDTH), 0.1, np.float32),) * 2

@@ -47,7 +47,7 @@ class Answer:
 
     @property
     def live_bytes(self) -> int:
-        """The bytes that are live at the peak, without those that a pool wastes."""
+        """The bytes that are live at the peak, without a pool's waste."""
         assert self.report is not None
         timeline = self.report.timeline_bytes if self.report.rewritten else ()
         return max(timeline, default=self.report.unedited_peak_bytes)

@@ -20,7 +20,7 @@ MACHINES = {
     "dear transfers": Machine(flops_per_second=1e10, swap_share=2.0, node_seconds=5e-5),
 }
 _TYPES = "Conv3D Relu AddV2 Reshape Identity ConcatV2 Shape RandomUniform ReadVariableOp Slice".split()  # noqa: SIM905
-_SAME = ("Reshape", "Identity")  # as large as what they share
+_SAME = ("Reshape", "Identity")  # as large as the shared storage
 
 
 @st.composite

@@ -26,7 +26,7 @@ def _cases(options: Options, group: str) -> list[str]:
 
 
 def _run(options: Options, group: str, case: str) -> Result:
-    """Runs a file. Its last lines are what is wrong, if its exit code is not 0."""
+    """Runs a file. If its exit code is not 0, its last lines are the fault."""
     seed, environment = case.removeprefix("seed "), {**os.environ, VARIABLE: "1"}
     environment.pop("CI", None)  # it would draw the same examples each time
     done = subprocess.run(

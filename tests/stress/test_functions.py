@@ -34,7 +34,7 @@ def test_every_kind_runs_and_swaps():
 
 
 def test_constants_are_not_multiplied_first():
-    """Found by seed 900: in the gradient of GELU, only where no tensor between the constants was swapped."""
+    """Found by seed 900: in the gradient of GELU, only if no tensor between the constants was swapped."""
     bench = Bench(Recipe((Node("tanh"), Node("tanh"), Node("gelu"))))
     plan = bench.check(Way("hybrid", link=1e6, effort_seconds=0.375, twice=True))
     assert plan.recomputes

@@ -1,4 +1,4 @@
-"""The command runs cases in a child, goes on where it was stopped, and says what went wrong."""
+"""The command runs cases in a child, goes on after a stop, and names faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(options, group, case):
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """The command with parts of these cases: `command(words)` is its exit code, what it prints and the cases that it tried."""
+    """The command with parts of these cases: `command(words)` is its exit code, its output and the cases that it tried."""
 
     def command(*words, groups=("one",), **rules):
         monkeypatch.setattr(stress, "PARTS", {"toy": (f"{__name__}:PART", ""), "other": (f"{__name__}:PART", "")})

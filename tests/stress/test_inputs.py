@@ -28,7 +28,7 @@ def benches(tmp_path_factory):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
 def test_damaged_input_ends_well(benches, name, seed, tmp_path_factory):
-    os.chdir(tmp_path_factory.getbasetemp())  # where code of a pickle would leave its mark
+    os.chdir(tmp_path_factory.getbasetemp())  # code of a pickle would leave its mark there
     try:
         found = benches[name].run(seed)
     finally:

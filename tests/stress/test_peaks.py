@@ -1,4 +1,4 @@
-"""The peaks of the zoo: what is wrong is seen, and a network whose gradient has constants keeps its limit."""
+"""The peaks of the zoo: faults are seen, and a network whose gradient has constants keeps its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shim does what it says, and its log knows what is on the disk."""
+"""The shim keeps its promises, and its log knows the files on the disk."""
 
 import subprocess
 import sys

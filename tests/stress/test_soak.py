@@ -38,7 +38,7 @@ def test_what_grows_is_seen(growing):
 
 @pytest.mark.parametrize(("group", "count"), [("steps", 60), ("shapes", 8), ("errors", 3)])
 def test_a_short_soak_is_flat(tmp_path, monkeypatch, group, count):
-    """Memory takes longer to settle than a test. Of eight shapes five come after the others have begun to make room for them."""
+    """Memory takes longer to settle than a test. With eight shapes, five come after the others have begun to make room for them."""
     monkeypatch.setitem(soak.ALLOWED, "memory_mib", 200.0)
     monkeypatch.setitem(soak.ALLOWED, "step_seconds", 1e3)
     monkeypatch.setattr(tuning, "MOST_STEPS", 3)

@@ -1,4 +1,4 @@
-"""Some hundred of the random steps of `python -m tests.stress graphs`, which draws thousands; and what it found, by name."""
+"""Some hundred of the random steps of `python -m tests.stress graphs`, which draws thousands; and its finds, by name."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def network_of(*layers, resident_mib=0):
 
 def test_where_the_pieces_do_not_fit_a_plan_for_fewer_bytes_may():
     """The step has few enough bytes for the limit, its pieces do not fit the pool. The search knew the plan of the floor alone, and
-    kept two slow swaps of it: 0.16 s where computing again takes 4 ms, as under a tighter limit."""
+    kept two slow swaps of it: 0.16 s although computing again takes 4 ms, as under a tighter limit."""
     graph = network_of(
         ("Tanh", 1, 0), ("FusedBatchNormV3", 1, 1), ("LeakyRelu", 1, 0), ("Reshape", 1, 0), ("ConcatV2", 1 / 4, 1 / 4, 3),
         ("RandomUniform", 1 / 8, 1 / 8), ("LeakyRelu", 1 / 8, 1 / 8), ("AddV2", 1 / 8, 1 / 8, 6), resident_mib=5,

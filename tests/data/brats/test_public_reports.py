@@ -1,4 +1,4 @@
-"""Files like those in public reports about other programs are read as meant, or refused in a line that says what to do."""
+"""Files as in public reports about other programs are read as meant, or refused in a line that says what to do."""
 
 import gzip
 import json

@@ -184,7 +184,7 @@ def test_a_bad_image_stops_the_build_or_is_left_out(small_set, tmp_path, eights)
             assert short.read_bytes() == sound.read_bytes()
     assert set(whole.parts["training"].names) - set(index.parts["training"].names) == {victim}
     assert index.fingerprint != whole.fingerprint
-    assert build(small_set, tmp_path).skipped == index.skipped  # training takes what was prepared
+    assert build(small_set, tmp_path).skipped == index.skipped  # training takes the prepared files
 
 
 def test_a_part_with_nothing_left_is_refused(tmp_path):

@@ -20,7 +20,7 @@ EXACT = ROOT / "data" / "phantoms" / "exact.py"
 _ABDOMENS = ROOT / "data" / "phantoms" / "abdomens.py"  # promises no bytes: nothing measured refers to them
 GENERATORS = sorted({*(ROOT / "data" / "phantoms").glob("*.py")} - {EXACT, _ABDOMENS})
 
-# What has one result: moving, comparing, rounding, integers, and one IEEE operation per element.
+# Operations with one result: moving, comparing, rounding, integers, and one IEEE operation per element.
 NUMPY = {
     "abs", "any", "arange", "array", "asarray", "ascontiguousarray", "clip", "copysign", "count_nonzero", "diag",
     "dstack", "empty", "empty_like", "eye", "flatnonzero", "float32", "float64", "floor", "full_like", "iinfo",

@@ -271,7 +271,7 @@ def test_bad_cases_can_be_left_out_and_are_listed(data_set, tmp_path, workers):
     assert listed[0] == "case,reason"
     assert listed[1].startswith("BraTS20_Training_005,")
     assert not list(built.directory.glob("*.bad"))
-    assert build(data_set, tmp_path / "c") == built  # training uses what was prepared
+    assert build(data_set, tmp_path / "c") == built  # training uses the prepared volumes
 
 
 def test_a_bad_case_in_a_folder_whose_name_is_no_utf8_is_listed(data_set, tmp_path):

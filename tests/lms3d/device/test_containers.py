@@ -1,4 +1,4 @@
-"""The memory and cores that control groups leave to this process, read from folders like those of a kernel."""
+"""The memory and cores that control groups leave to this process, read from folders as a kernel makes them."""
 
 import os
 

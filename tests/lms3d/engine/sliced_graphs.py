@@ -5,7 +5,7 @@
     sum(x)      slab j:  a partial sum of x[j], added to those before
     others      slab j of the result from slab j of each input
 
-Slabs are made on demand, depth-first from the ops with effects, partial sums as soon as what they read exists.
+Slabs are made on demand, depth-first from the ops with effects, partial sums as soon as their inputs exist.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import replace
 
 from lms3d.engine.ir import RESIDENT_TYPES, Op, StepGraph, Tensor, producer_name
 
-HALO = 1 / 12  # planes of a neighbour beside those of a slab
+HALO = 1 / 12  # planes of a neighbour beside a slab's own
 _CONVOLUTIONS = frozenset({"Conv3D", "Conv3DBackpropInputV2"})
 _SUMS = frozenset({"BiasAddGrad", "Conv3DBackpropFilterV2", "Mean", "Sum"})
 _NORMS = frozenset({"FusedBatchNormV3", "FusedBatchNormGradV3"})
 
 
 def sliced(graph: StepGraph, slabs: Callable[[int], int]) -> StepGraph:
-    """`graph` with each tensor of n bytes, of those that ops make, as `slabs(n)` slabs; 1: it stays whole."""
+    """`graph` with each result of n bytes as `slabs(n)` slabs; 1: it stays whole."""
     usual = sys.getrecursionlimit()
     sys.setrecursionlimit(10**6)
     try:

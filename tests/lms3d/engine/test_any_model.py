@@ -1,6 +1,6 @@
 """Nothing is made for one network: a published classifier, a transformer, a loop of one's own, inference.
 
-Under a limit between the floor and what is needed without LMS there is a plan, it keeps the limit, and no bit changes.
+Every limit between the floor and the needs without LMS has a plan, which keeps it and changes no bit.
 Residual and dense networks that take long to trace are planned and not run.
 """
 
@@ -179,7 +179,7 @@ class Measured(NamedTuple):
 
 
 def predict_unet3d(folder: Path) -> Measured:
-    """Peaks above what was in use, of the network's prediction of one volume of 64^3 voxels."""
+    """Peaks above the bytes in use before, of the network's prediction of one volume of 64^3 voxels."""
     keras.utils.set_random_seed(7)
     model = models.build("unet3d", input_shape=(64, 64, 64, 4), filters=(8, 16, 32))
     spec = tf.TensorSpec((1, 64, 64, 64, 4))

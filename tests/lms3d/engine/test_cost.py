@@ -1,4 +1,4 @@
-"""What is known of single ops: measured seconds go before estimates, and are kept."""
+"""Costs of single ops: measured seconds go before estimates, and are kept."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_transfer_that_needs_the_compute_device_costs_seconds():
 
 
 def test_each_transfer_has_a_price_whatever_its_bytes():
-    """The same plan, once where a copy has to be launched."""
+    """The same plan, once on a device that has to launch copies."""
     graph = training(8, mib=4)
     machine = replace(SLOW, flops_per_second=1e6, swap_out_bytes_per_second=1e9, swap_in_bytes_per_second=1e9)
     _, free = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
@@ -99,7 +99,7 @@ def test_each_transfer_has_a_price_whatever_its_bytes():
 
 
 def test_costs_are_kept_for_each_number_of_cores(monkeypatch):
-    """A bound process shares the folder of those that have all cores. A GPU computes whoever starts its kernels."""
+    """A bound process shares the folder of processes with all cores. A GPU computes whoever starts its kernels."""
     processor, card, another = op_costs.conditions("CPU:0"), op_costs.conditions("GPU:0"), op_costs.speeds.cores() + 1
     monkeypatch.setattr(op_costs.speeds, "cores", lambda: another)
     assert op_costs.conditions("CPU:0") != processor

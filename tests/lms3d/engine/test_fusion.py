@@ -124,7 +124,7 @@ def test_a_gradient_keeps_what_the_convolution_made_and_no_more():
 
 
 def test_what_is_kept_anyway_costs_nothing():
-    """Where a filter gradient reads the tensors themselves, nothing is gained by making them again."""
+    """If a filter gradient reads the tensors themselves, nothing is gained by making them again."""
     graph = normalised()
     graph = graph.with_ops((*graph.ops, op("later", "scaled", "difference")))
     able = fusible(graph)
@@ -163,7 +163,7 @@ def test_all_programs_together_make_no_cycle(recipe):
         made = fusion.program(graph, [name for name in group if name in graph.by_name], able)
         if made is not None:
             graph = fusion.contracted(graph, made, [])
-    StepGraph(graph.ops, graph.returned)  # each op after what it reads
+    StepGraph(graph.ops, graph.returned)  # each op after its inputs
 
 
 def outside_path(graph: StepGraph, group: tuple[str, ...]) -> str | None:

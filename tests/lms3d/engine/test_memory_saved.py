@@ -35,7 +35,7 @@ def there_and_back(x: tf.Tensor) -> tf.Tensor:
 
 
 class Measured(NamedTuple):
-    """Bytes above what was in use before, without LMS and with it; `limit` and `predicted` count the resident bytes, too."""
+    """Bytes above those in use before, without LMS and with it; `limit` and `predicted` count the resident bytes, too."""
 
     before: int
     after: int
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 
 def peak(function, data: tf.Tensor) -> tuple[int, bytes]:
-    """Bytes above what was in use before; the smallest of ten runs, since the executor may run ops side by side, and a busy
+    """Bytes above those in use before; the smallest of ten runs, since the executor may run ops side by side, and a busy
     machine writes late."""
     found = []
     for _ in range(10):
@@ -75,7 +75,7 @@ def by_levels(folder: Path) -> Measured:
 
 
 def under_a_limit(folder: Path, share: float, machine: Machine, kinds: tuple[bool, bool] | None = None) -> Measured:
-    """`share` 0 is the floor, 1 is what is needed without LMS. kinds: whether the plan must recompute, and swap."""
+    """`share` 0 is the floor, 1 the needs without LMS. kinds: whether the plan must recompute, and swap."""
     function = functions.trace(there_and_back, SPEC)
     graph = capture(function)
     _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, machine))
@@ -113,7 +113,7 @@ def test_recomputing_lowers_the_peak(tmp_path, in_fresh_process):
 
 
 def test_the_graph_optimiser_keeps_our_nodes_and_only_ours():
-    """Outside of a rewritten function TensorFlow's options are what they were."""
+    """Outside of a rewritten function TensorFlow's options are as before."""
     from tensorflow.python.eager import context
 
     from lms3d.engine.tiers.host import HostTier

@@ -23,7 +23,7 @@ def same(found: Outcome, expected: Outcome) -> None:
 
 
 NO_ROOM = {"MobileNetV2"}
-"""At this size its small tensors need as much as its largest op: no limit below what it needs without LMS has a plan."""
+"""At this size its small tensors need as much as its largest op: no limit below its needs without LMS has a plan."""
 
 
 @pytest.mark.parametrize("name", ["isensee2017", "VGG16", *also("unet3d", "MobileNet", "MobileNetV2")])

@@ -27,7 +27,7 @@ REQUEST = SETTINGS.request(GRAPH, MACHINE)
 
 @pytest.fixture(autouse=True)
 def planned(monkeypatch) -> list[StepRequest]:
-    """What was really planned, in order."""
+    """The requests that were really planned, in order."""
     asked, make_plan = [], planning.make_plan
     monkeypatch.setattr(planning, "make_plan", lambda request: asked.append(request) or make_plan(request))
     return asked
@@ -144,7 +144,7 @@ def test_no_flipped_bit_makes_another_plan(limit_bytes):
 
 
 def test_a_plan_under_the_name_of_another_is_not_believed(planned):
-    """Of the same step under another limit, which it may not keep."""
+    """The other plan is one of the same step under another limit, and may not keep this one."""
     wide = replace(SETTINGS, limit_bytes=1 << 40).request(GRAPH, MACHINE)
     plan_cache.cached_plan(wide)
     (file,) = stored()

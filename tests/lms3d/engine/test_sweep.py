@@ -1,4 +1,4 @@
-"""One step under many limits: which limits, what stands at them, and that all figures are those of plans that fit."""
+"""One step under many limits: which limits, what stands at them, and that all figures belong to plans that fit."""
 
 from __future__ import annotations
 

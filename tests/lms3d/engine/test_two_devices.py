@@ -33,7 +33,7 @@ def as_on_a_gpu() -> None:
 
 
 def placed(op: Any) -> dict[str, Any]:
-    """Where an op is, and what it reads and waits for."""
+    """An op's device, its inputs, and the ops that it waits for."""
     return {
         "type": op.type,
         "device": op.device.rpartition("/device:")[2],
@@ -121,7 +121,7 @@ def trained(side: int = 16, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def two_devices(in_fresh_process: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls a function of this module where there are two devices."""
+    """Calls a function of this module in a process with two devices."""
     in_fresh_process(as_on_a_gpu)
     return in_fresh_process
 

@@ -113,7 +113,7 @@ def u_net(x: tf.Tensor) -> tf.Tensor:
 
 
 def convolution_step(x: tf.Tensor) -> tf.Tensor:
-    """Of an `IMAGE`: forward, gradients, a reduction with an argument, and what must not run alone."""
+    """Takes an `IMAGE`: forward pass, gradients, a reduction with an argument, and an op that must not run alone."""
     kernel = tf.random.stateless_normal((3, 3, 3, 4, 8), (1, 2))
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -58,7 +58,7 @@ CHOSEN = (
     "test_reduces_lr_with_model_fit", "test_swap_ema_weights", "test_TerminateOnNaN", "test_TensorBoard_batch_metrics",
 )  # fmt: skip
 FEW = CHOSEN if THOROUGH else CHOSEN[::4]
-"""Those of them that run with `LMS()`, too."""
+"""The tests that run with `LMS()`, too."""
 MISSING = ("jax", "torch", "grain")
 
 

@@ -190,7 +190,7 @@ def test_rule_6_a_step_may_wait_for_as_long_as_its_transfers_take():
     assert (
         scale(row(2.9, swapped_in_bytes=1e9, swap_in_seconds=0.6, swap_out_seconds=0.5, swapped_out_bytes=1e9)) == 1.2
     )
-    # Of a tier that does not measure them, as planned: 0.5 s in, 1 s out.
+    # A tier that does not measure them is taken to need the planned seconds: 0.5 in, 1 out.
     assert scale(row(3.0, swapped_in_bytes=1e9, swapped_out_bytes=1e9)) == 1.0
     assert scale(row(3.3, swapped_in_bytes=1e9, swapped_out_bytes=1e9)) == 1.2
 
@@ -230,7 +230,7 @@ def test_rule_6_multiplies_with_the_scale_of_the_plan_and_comes_to_rest():
     run(loop, row(3.0))
     assert loop.judge()
     assert loop.ops_scale == 1.68
-    assert loop.learnt is None  # the next run begins with what it was planned with
+    assert loop.learnt is None  # the next run begins with the costs of this plan
     assert loop.propose() is None
 
 

@@ -188,7 +188,7 @@ def own_loss(y: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
 
 
 def files_that_are_refused(folder: Path) -> dict[str, str]:
-    """The name of a file -> what is said about it."""
+    """The name of a file -> the message about it."""
     (folder / "text.keras").write_text("not a model")
     network().save(folder / "uncompiled.keras")
     inputs = keras.Input((4,))

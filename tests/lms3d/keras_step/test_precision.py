@@ -1,4 +1,4 @@
-"""`--precision`: activations of two bytes are planned, counted and moved like those of four, and no bit changes."""
+"""`--precision`: activations of two bytes are planned, counted and moved as with four, and no bit changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SWAP_ALL = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0, "syn
 
 
 def under_a_hard_limit() -> None:
-    """Where TensorFlow's allocator counts every byte."""
+    """A place in which TensorFlow's allocator counts every byte."""
     import lms3d
 
     lms3d.limit_memory(HARD_LIMIT)

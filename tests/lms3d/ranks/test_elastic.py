@@ -1,6 +1,6 @@
 """An elastic job shrinks when a rank is killed, and grows when there are more hosts. Training continues.
 
-Ranks are forks of what is imported already; those of integration/test_train_elastic are not."""
+Ranks are forks of a process with all imports; in integration/test_train_elastic they are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores equal those of independent implementations: numbers made by golden/make.py, and surface-distance itself."""
+"""Scores are the same as by independent implementations: numbers made by golden/make.py, and surface-distance itself."""
 
 from __future__ import annotations
 

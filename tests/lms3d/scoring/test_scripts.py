@@ -1,4 +1,4 @@
-"""Scores equal those of the organisers' own scripts to the last digit. Their numbers (golden/scores.npz) were made by
+"""Scores are the same as by the organisers' own scripts, to the last digit. Their numbers (golden/scores.npz) were made by
 golden/make.py.
 
 500 random pairs of small label maps, 100 degenerate ones and 40 larger ones, each with one of nine headers (1 mm, 0.94x0.94x3
@@ -69,7 +69,7 @@ def compared(script: str, rules: str) -> list[str]:
     """The columns of a script that equal ours."""
     _, about = golden()
     unlike = NUMBERED if script.startswith("2024") and script != "2024-MEN" else ()
-    if script == "2024-MET" and rules == "brats2025-met":  # plain scores of raw masks: those of 2025-MET
+    if script == "2024-MET" and rules == "brats2025-met":  # plain scores of raw masks, as of 2025-MET
         unlike = tuple(_PLAIN)
     return [name for name in about["columns"][script] if name in OURS and name not in unlike]
 

@@ -76,7 +76,7 @@ def test_lists_of_cases_in_the_forms_people_have(tmp_path, line, encoding):
 
 
 def test_cases_that_were_left_out_may_stand_in_splits_and_lists(tmp_path, capsys):
-    """Both may be older than data.prepare --skip-bad, or of the folder: those of experiments.decisive_comparison are."""
+    """Both may be older than data.prepare --skip-bad, or list the whole folder, as experiments.decisive_comparison does."""
     volumes = SimpleNamespace(ids=("a", "b", "c"), skipped={"bad": "a.nii.gz: found nothing"}, directory=tmp_path)
     split.save(split.Split(training=("a", "bad"), validation=("b",)), tmp_path / "given.json")
     options = BratsConfig(split=tmp_path / "given.json")

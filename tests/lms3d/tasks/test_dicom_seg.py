@@ -1,4 +1,4 @@
-"""DICOM-SEG files that are written plane by plane equal those of highdicom, which takes whole label maps."""
+"""DICOM-SEG files that are written plane by plane are the same as by highdicom, which takes whole label maps."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_no_more_than_some_planes_are_in_memory(written, tmp_path, monkeypatch):
         assert path.stat().st_size > labels.size / 8
         sizes.append(labels.size)
         shutil.rmtree(tmp_path / "study")
-    headers = 36 * 40 * 1024  # what is known of 36 more slices
+    headers = 36 * 40 * 1024  # 36 more slices
     assert peaks[2] - peaks[1] < headers < sizes[2] - sizes[1]
 
 

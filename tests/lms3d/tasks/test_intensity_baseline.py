@@ -1,4 +1,4 @@
-"""The baseline without a network: what it knows, what it ignores, and where a run shows it."""
+"""The baseline without a network: its knowledge, the data that it ignores, and where a run shows it."""
 
 import json
 from types import SimpleNamespace

@@ -171,7 +171,7 @@ IDS = [f"case{number:02d}" for number in range(20)]
 
 
 def division(tmp_path, **options) -> split.Split:
-    """Of a new run on the 20 cases of the run `tmp_path / "run"`, each a patient of its own."""
+    """The split of a new run on the 20 cases of the run `tmp_path / "run"`, each a patient of its own."""
     (tmp_path / "new").mkdir(exist_ok=True)
     found = SimpleNamespace(patients={one: one for one in IDS}, known_as=dict.fromkeys(IDS, ()))
     volumes = SimpleNamespace(ids=tuple(IDS), skipped={})

@@ -1,4 +1,4 @@
-"""The recorded bits of steps: what is added, compared and kept, and which files are refused."""
+"""The recorded bits of steps: adding, comparing and keeping them, and refused files."""
 
 from __future__ import annotations
 

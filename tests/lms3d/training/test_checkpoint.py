@@ -20,7 +20,7 @@ ARRAYS = {"model/0000/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "mo
 
 @pytest.fixture
 def path(tmp_path):
-    """Of a run whose checkpoint was written twice."""
+    """The checkpoint of a run, written twice."""
     path = checkpoint.path_in(tmp_path / "run")
     for number in (1, 2):
         write(path, number)

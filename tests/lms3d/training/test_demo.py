@@ -32,7 +32,7 @@ def test_predicted_steps_fit_into_the_time(step_seconds, training, available, se
 
 @pytest.fixture
 def planned(monkeypatch, capsys):
-    """`planned(step_seconds, **options)`: the lengths of a run with 20 training and 5 validation steps, and what it says."""
+    """`planned(step_seconds, **options)`: the lengths of a run with 20 training and 5 validation steps, and its messages."""
 
     def length(step_seconds, **options):
         prediction = SimpleNamespace(predicted_step_seconds=step_seconds, unedited_step_seconds=None)

@@ -1,4 +1,4 @@
-"""run.toml: what a run writes is what --config reads, and what is wrong in it is said in one line."""
+"""run.toml: --config reads the file that a run writes, and names an error in it in one line."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_full_disk_keeps_nobody_from_the_lock(tmp_path, monkeypatch, call):
 
 
 def test_a_link_is_not_followed(tmp_path):
-    """What it points to would be emptied."""
+    """Its target would be emptied."""
     (tmp_path / "mine").write_text("dear to me")
     (tmp_path / LOCK).symlink_to(tmp_path / "mine")
     with pytest.raises(InputError, match="symbolic link"):

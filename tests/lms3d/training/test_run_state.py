@@ -112,7 +112,7 @@ def model():
     ("step", "size", "expected"), [(3, 1, "logs metrics"), (3, 2, "logs metrics own"), (4, 1, "logs")]
 )
 def test_what_a_rank_has_for_itself(model, step, size, expected):
-    """Sums of metrics while they grow; moving statistics where there are several ranks."""
+    """Sums of metrics while they grow; moving statistics if there are several ranks."""
     state = run_state.replace(STATE, position=Position(0, step))
     own = run_state.own_arrays(model, state, {"loss": 0.5}, World(size=size))
     assert sorted({name.split("/")[0] for name in own}) == expected.split()

@@ -65,7 +65,7 @@ def test_a_run_that_has_ended_is_not_planned_again(stage, monkeypatch, capsys, e
 
 
 def test_weights_start_the_first_stage_alone(tmp_path, monkeypatch):
-    """Those of a file would else take the place of what each stage has learnt."""
+    """Values from a file would else take the place of what each stage has learnt."""
     monkeypatch.setattr(stages.run_folder, "claim", lambda *_: None)
     monkeypatch.setattr(stages.run_folder, "announce", lambda *_: None)
     options = BratsConfig(data=tmp_path, weights=tmp_path / "w.keras", resolution=48, stages=((16, 1), (32, 1)))

@@ -1,4 +1,4 @@
-"""What is trained: a compiled model and its batches."""
+"""A compiled model and its batches, for training."""
 
 from __future__ import annotations
 

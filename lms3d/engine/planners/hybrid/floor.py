@@ -67,7 +67,7 @@ def steadiest(problem: Problem, plans: list[Draft], pool: Pool) -> tuple[Draft, 
             i: _steady_limit(problem, near[i].schedule, limits[i], pool)
             for i in sorted(range(len(near)), key=limits.__getitem__)[: tuning.STEADY_PLANS]
         }
-        known = {i: limit for i, limit in steady.items() if limit is not None}
+        known = {i: size for i, size in steady.items() if size is not None}
         if known:
             best = min(known, key=known.__getitem__)
             limits[best] = known[best]
@@ -101,8 +101,8 @@ def _drawn(searching: Search, plan: Draft, limit_bytes: int, pool: Pool) -> tupl
 
 def _surely_fits(searching: Search, schedule: Schedule, limit_bytes: int, pool: Pool) -> bool:
     steps = tuning.STEADY_STEPS if pool.limited_cpu else 0
-    limits = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
-    return all(pool.fits(searching.problem, schedule, limit, searching.account) for limit in limits)
+    sizes = (limit_bytes + i * tuning.STEADY_STEP_BYTES for i in range(steps + 1))
+    return all(pool.fits(searching.problem, schedule, size, searching.account) for size in sizes)
 
 
 def _timeless(problem: Problem) -> Problem:
@@ -117,10 +117,10 @@ def _steady_limit(problem: Problem, schedule: Schedule, limit_bytes: int, pool: 
     Gaps between the weights are never quite as predicted, and must not decide which pieces fit.
     """
     fitting = 0
-    for limit in range(
+    for tried_bytes in range(
         limit_bytes, limit_bytes + tuning.STEADY_TRIED * tuning.STEADY_STEP_BYTES, tuning.STEADY_STEP_BYTES
     ):
-        fitting = fitting + 1 if pool.fits(problem, schedule, limit) else 0
+        fitting = fitting + 1 if pool.fits(problem, schedule, tried_bytes) else 0
         if fitting > tuning.STEADY_STEPS:
-            return limit - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
+            return tried_bytes - tuning.STEADY_STEPS * tuning.STEADY_STEP_BYTES
     return None

@@ -57,7 +57,7 @@ class _Program:
         self.low: list[float] = []
         self.high: list[float] = []
         self.whole: list[int] = []
-        self.rows: list[tuple[dict[int, float], float]] = []  # sum of coefficient * column <= limit
+        self.rows: list[tuple[dict[int, float], float]] = []  # sum of coefficient * column <= bound
 
     def column(self, *, cost: float = 0.0, low: float = 0.0, high: float = 1.0, whole: bool = True) -> int:
         self.cost.append(cost)
@@ -66,8 +66,8 @@ class _Program:
         self.whole.append(int(whole))
         return len(self.cost) - 1
 
-    def at_most(self, limit: float, row: dict[int, float]) -> None:
-        self.rows.append((row, limit))
+    def at_most(self, bound: float, row: dict[int, float]) -> None:
+        self.rows.append((row, bound))
 
 
 class _Points:
@@ -190,7 +190,7 @@ class _Builder:
                         rows[point][self.swapped[b, point]] = -buffer.bytes
                 before = point
         live = ledger.live_bytes(fixed, count)
-        limits = self.budget_bytes - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - live
+        room_bytes = self.budget_bytes - problem.base_bytes - problem.small_bytes - problem.workspace_bytes - live
         for buffer in problem.buffers:
             t = buffer.defined
             olds = [p for p in buffer.overwrites if not problem.buffers[p].returned and problem.buffers[p].defined < t]
@@ -201,9 +201,9 @@ class _Builder:
             moving = {self.carried[p, next_point[p, t]]: 1.0 for p in olds if (p, t) in next_point}
             if len(moving) == len(olds):  # else one of them ends here anyway
                 self.program.at_most(float(len(olds)), {saved: 1.0, **moving})
-        for row, limit in zip(rows, limits, strict=True):
-            if sum(v for v in row.values() if v > 0) > limit:
-                self.program.at_most(limit / 1e6, {c: v / 1e6 for c, v in row.items()})
+        for row, room in zip(rows, room_bytes, strict=True):
+            if sum(v for v in row.values() if v > 0) > room:
+                self.program.at_most(room / 1e6, {c: v / 1e6 for c, v in row.items()})
 
     def _delays(self) -> None:  # RELAX-5
         before = self._anchor_delays()
@@ -262,12 +262,12 @@ class _Builder:
         values = [v for row, _ in program.rows for v in row.values()]
         starts = np.concatenate([[0], np.cumsum([len(row) for row, _ in program.rows])])
         matrix = csr_array((values, indices, starts), shape=(len(program.rows), len(program.cost)))
-        limits = np.array([limit for _, limit in program.rows])
+        bounds = np.array([bound for _, bound in program.rows])
         optimum = milp(
             np.array(program.cost),
             integrality=np.array(program.whole),
             bounds=Bounds(np.array(program.low), np.array(program.high)),
-            constraints=LinearConstraint(matrix, ub=limits),
+            constraints=LinearConstraint(matrix, ub=bounds),
             options={"time_limit": PROGRAM_SECONDS, "node_limit": NODES, "mip_rel_gap": GOOD_ENOUGH},
         )
         if optimum.status == 2:

@@ -1,4 +1,4 @@
-"""The kernels of normalisation on a GPU: right where a processor plays one (`fake_gpu.cc`), and CUDA's own compiler takes them."""
+"""The kernels of normalisation on a GPU: right when a processor plays one (`fake_gpu.cc`), and CUDA's own compiler takes them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_cuda_compiles_the_kernels(architecture):
 
 
 def test_they_are_tried_before_they_are_used():
-    """Here the processor takes the part of the GPU, also where a network is built while a function is traced."""
+    """Here the processor takes the part of the GPU, also if a network is built while a function is traced."""
     made = library().operations
     assert kernels.compare(made, "CPU:0") == ""
 
@@ -89,4 +89,4 @@ def test_they_are_tried_before_they_are_used():
 
     traced()
     if not tf.config.get_visible_devices("GPU"):
-        assert "GPU:0" in kernels._wrong(library())  # what is computed elsewhere proves nothing
+        assert "GPU:0" in kernels._wrong(library())  # results computed elsewhere prove nothing

@@ -106,7 +106,7 @@ def build(request: pytest.FixtureRequest, compiler: str, tmp_path_factory: pytes
 
 
 def outcome(program: Path, case: str, driver: Path | None, mutation: str = "") -> tuple[int, str]:
-    """Exit code, and what it wrote to stderr."""
+    """Exit code and stderr."""
     command, environment = [program, case, *([] if driver is None else [driver])], {**os.environ, MUTATION: mutation}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stderr[-3000:]

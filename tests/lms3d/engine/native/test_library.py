@@ -1,4 +1,4 @@
-"""Where the library of operations comes from, and what is said where it cannot be had."""
+"""How the library of operations is found or built, and the message if neither works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def anew(monkeypatch, tmp_path):
 
 @pytest.fixture
 def compiler(monkeypatch, tmp_path):
-    """Makes a program that stands for the compiler: it runs `script`, with `$out` for what it is to make."""
+    """Makes a program that stands for the compiler: it runs `script`, with `$out` for the file to make."""
 
     def make(script: str) -> Path:
         path = tmp_path / "cxx"

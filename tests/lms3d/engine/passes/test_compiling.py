@@ -48,7 +48,7 @@ def toy_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def costs(monkeypatch: pytest.MonkeyPatch, of: Callable[[ProgramCandidate], Pair | None]) -> list[ProgramCandidate]:
-    """What is asked for; XLA has to take it."""
+    """The programs that are asked for; XLA has to take them."""
     asked: list[ProgramCandidate] = []
 
     def pair(self: Costs, candidate: ProgramCandidate) -> Pair | None:
@@ -403,7 +403,7 @@ SPECS = (tf.TensorSpec((2, 16, 16, 3)), tf.TensorSpec((2, 16, 16, 2)))
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, fits: Callable[[StepGraph], bool], **options: Any) -> Any:
-    """The plan of a small network, and what was asked; only steps that `fits` says have one."""
+    """The plan of a small network, and the questions asked; only steps that `fits` says have one."""
     asked: list[StepRequest] = []
     make_plan = plan_cache.cached_plan
 

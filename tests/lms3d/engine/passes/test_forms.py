@@ -1,4 +1,4 @@
-"""One step in one form after the other: whatever is asked, what was there is there again, edge by edge."""
+"""One step in one form after the other: whatever is asked, the first form comes back, edge by edge."""
 
 from __future__ import annotations
 

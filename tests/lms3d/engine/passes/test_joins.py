@@ -31,11 +31,12 @@ KNOWN_PASSES = frozenset(
     ReplicateConstantsPass ReportClusteringInfoPass SimplifyIciDummyVariablesPass WeakTypeInferencePass
     """.split()  # noqa: SIM905
 )
-"""Of TensorFlow 2.21. Those of XLA do nothing without it; of MklLayoutRewritePass see `joins`. None of the others calculates."""
+"""The passes of TensorFlow 2.21. XLA's do nothing without it; on MklLayoutRewritePass see `joins`. The others calculate nothing."""
 KNOWN_OPTIMISERS = frozenset(
     {"function_optimizer", "implementation_selector", "model_pruner", "shape_optimizer", "tfg_optimizer"}
 )
-"""Of grappler under `functions.execution`. They prune, inline and choose functions, and replace sizes, which are whole numbers."""
+"""The optimisers of grappler under `functions.execution`. They prune, inline and choose functions, and replace
+sizes, which are whole numbers."""
 
 
 def changes(commands, isa: str, *words: str) -> dict:
@@ -70,7 +71,7 @@ def test_they_would_be_joined(commands):
 
 @X86
 def test_the_passes_that_run_are_known(commands):
-    """Another TensorFlow may have more: look at what it does to neighbours, and mend `joins` or the lists here."""
+    """Another TensorFlow may have more: see how it changes neighbours, and mend `joins` or the lists here."""
     passes = ("meta_optimizer", "optimization_registry", "mkl_layout_pass")
     told = {
         "TF_CPP_MIN_LOG_LEVEL": "0",

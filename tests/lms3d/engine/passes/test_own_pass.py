@@ -1,4 +1,4 @@
-"""A pass is a class and a line: every step then gets it, and the manager holds it to what it requires and ensures."""
+"""A pass is a class and a line: every step then gets it, and the manager holds it to its `requires` and `ensures`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CancelNegations(Normalising):
 
 
 def _negations(graph: tf.Graph) -> list[tuple[tf.Operation, int, tf.Tensor]]:
-    """(reader, index of its input, input) of those that read the negation of a negation."""
+    """(reader, index of its input, input) of each reader of a double negation."""
     inputs = ((op, i, tensor) for op in graph.get_operations() for i, tensor in enumerate(op.inputs))
     return [(op, i, t) for op, i, t in inputs if t.op.type == "Neg" and t.op.inputs[0].op.type == "Neg"]
 

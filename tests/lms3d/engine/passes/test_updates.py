@@ -219,7 +219,7 @@ def test_within_a_branch_one_variable_is_updated_after_the_other(update):
 
 
 def test_gradients_that_are_computed_in_a_branch_need_not_wait():
-    """The first layer's needs all others: those would keep what they are made of."""
+    """The first layer's needs all others, which would keep their inputs."""
     weights = [tf.Variable(tf.eye(SHAPE[0])) for _ in range(6)]
 
     def branch(x: tf.Tensor) -> tf.Tensor:

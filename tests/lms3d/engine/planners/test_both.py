@@ -26,7 +26,7 @@ LARGE = tf.TensorSpec((512, 64), tf.float32)  # more than a crumb
 
 
 def two_gaps(*, first: int = 9, second: int = 9, mib: float = 4):
-    """`a` costs a second, and is read after a short and after a long while. What it is made of is gone by the second time."""
+    """`a` costs a second, and is read after a short and after a long while. Its inputs are gone by the second time."""
     return step(
         placeholder(mib=0.1),
         op("p", "x", mib=1, flops=60),
@@ -139,7 +139,7 @@ def test_no_bit_changes(tier):
 
 
 def test_an_identity_that_nobody_reads_any_more(tier):
-    """Its reader gets a copy of what is behind it; the rewrite does not miss it."""
+    """Its reader gets a copy of the tensor behind it; the rewrite does not miss it."""
 
     def through_an_identity(x: tf.Tensor) -> tf.Tensor:
         a = y = tf.tanh(x, name="a")

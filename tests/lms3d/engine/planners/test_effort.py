@@ -1,4 +1,4 @@
-"""Planning is worth its time: what it may cost depends on the run, and is counted in evaluations and not by the clock."""
+"""Planning is worth its time: its allowance depends on the run, and is counted in evaluations and not by the clock."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_short_run_is_planned_within_what_it_grants(seconds, pool):
 
 
 def test_a_rough_plan_moves_as_few_as_are_enough_and_takes_few_looks():
-    """What waits the longest goes first: of a training step, what was made first."""
+    """The buffer that waits the longest goes first: in a training step, the one made first."""
     problem = reduce(training(30, mib=4, resident_mib=3), MACHINE)
     searching = search.Search(problem, MACHINE, 10)
     budget = searching.build({})[1].peak_bytes // 2

@@ -145,7 +145,7 @@ def test_all_later_readers_of_a_mapped_tensor_share_one_swap_in():
 
 
 def test_small_slabs_may_move_too():
-    """What is too small to move is so beside the whole tensors, not beside all that the step makes."""
+    """A tensor is too small to move compared with whole tensors, not with all that the step makes."""
     problem = study(CPU).problem
     slabs = [b for b in problem.buffers if b.bytes == 12 * MIB // SLABS]
     assert len(slabs) > 8 * SLABS

@@ -42,7 +42,7 @@ def planned(method: str, graph: StepGraph, limit_bytes: int, machine: Machine) -
 
 
 def compare(graph: StepGraph, share: float, machine: Machine) -> tuple[Plan, Plan] | None:
-    """Our plan and TFLMS's at a limit; None where TFLMS has none. Fails where ours is worse."""
+    """Our plan and TFLMS's at a limit; None if TFLMS has none. Fails if ours is worse."""
     limit = int(simulate(graph, machine).peak_bytes * share)
     theirs = planned("tflms", graph, limit, machine)
     if theirs is None or theirs.empty:
@@ -126,7 +126,7 @@ def test_where_only_tflms_fits_its_plan_is_taken():
 
 
 def test_where_the_simulator_doubts_our_plan_that_of_tflms_is_taken(monkeypatch):
-    """With slow links swap-ins may begin where our schedule does not expect them."""
+    """With slow links swap-ins may begin earlier or later than our schedule expects."""
     graph = training(6, mib=4, resident_mib=3)
     limit = int(simulate(graph, FAST).peak_bytes * 0.8)
     assert planned("hybrid", graph, limit, FAST).planner == "hybrid"
@@ -181,7 +181,7 @@ def unfused(depth: int, chain: int) -> StepGraph:
 
 @pytest.mark.parametrize("share", [0.4, 0.6])
 def test_over_a_slow_link_a_large_step_is_faster_than_tflms_even_with_little_effort(share):
-    """TFLMS moves what is far cheaper computed again, in chains of which no single op frees anything."""
+    """TFLMS moves tensors that are far cheaper computed again, in chains of which no single op frees anything."""
     graph = unfused(40, 5)
     machine = replace(FAST, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=2e8, bytes_per_second=1e11)
     assert len(graph.ops) > tuning.COMPARED_OPS

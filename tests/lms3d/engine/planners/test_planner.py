@@ -114,7 +114,7 @@ def test_a_step_of_nothing_but_loops_has_no_lower_floor():
 
 
 def test_draws_lower_the_floor(monkeypatch):
-    """Here pieces fit better where one buffer is recomputed, which takes more bytes than the plans that descents come by."""
+    """Here pieces fit better if one buffer is recomputed, which takes more bytes than the plans that descents come by."""
     problem = reduce(GRAPH, MACHINE)
     usual = floor.lowest(problem, MACHINE, pool=CPU_POOL)
     other = next(iter(usual.choices))
@@ -131,7 +131,7 @@ def test_draws_lower_the_floor(monkeypatch):
 
 
 def test_what_fits_as_bytes_alone_is_taken_over_as_far_as_its_pieces_fit(monkeypatch):
-    """Here pieces fit where one more buffer is moved than bytes ask for."""
+    """Here pieces fit if one more buffer is moved than bytes ask for."""
     problem = reduce(GRAPH, MACHINE)
     limit, check = int(UNEDITED * 0.6), fit.check
     free = local_search.solve(problem, limit, MACHINE)
@@ -485,7 +485,7 @@ def test_a_dear_plan_that_took_all_effort_stays(monkeypatch, granted):
 
 @pytest.mark.parametrize("fitting", [1, None])
 def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeypatch, fitting):
-    """From the floor upwards; where the pieces of none fit in this one, the plan of the floor is taken all the same."""
+    """From the floor upwards; if the pieces of none fit in this one, the plan of the floor is taken all the same."""
     study = Study(Settings(limit_bytes=1 << 30, pool=GPU_POOL).request(GRAPH, MACHINE, with_floor=False))
     schedule, asked, looked_at = build(study.problem, {}, MACHINE), [], []
 
@@ -510,7 +510,7 @@ def test_where_a_limit_finds_nothing_the_plans_of_smaller_ones_are_tried(monkeyp
 
 
 def test_comparing_takes_no_more_than_what_is_granted():
-    """Near the floor, where nine tenths of the limit have no plan."""
+    """Near the floor: no plan fits in nine tenths of the limit."""
     request = Settings(limit_bytes=1, pool=CPU_POOL).request(
         training(20, mib=4, resident_mib=3), MACHINE, with_floor=False, effort_seconds=0.375
     )

@@ -1,4 +1,4 @@
-"""Swap-ins begin earlier where memory allows: the step waits less, also over a link that is slower than stated."""
+"""Swap-ins begin earlier if memory allows: the step waits less, also over a link that is slower than stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planner is a class in a file and a line: what it takes to add one, and that everything else then knows it."""
+"""A planner is a class in a file and a line: how to add one, and that everything else then knows it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_returned_parent_of_what_is_computed_again_counts_once():
 
 @pytest.mark.parametrize("share", [0.8, 0.6, 0.45])
 def test_the_plan_is_near_the_bound(share):
-    """Swaps hide behind convolutions here, so that what is left is the choice of what to move."""
+    """Swaps hide behind convolutions here, so that only the choice of buffers to move is left."""
     problem = reduce(training(10, mib=4, resident_mib=3), FAST)
     unplanned = build(problem, {}, FAST)
     solution = local_search.solve(problem, int(unplanned.peak_bytes * share), FAST)

@@ -22,7 +22,7 @@ EXACT = 1e-10
 
 @dataclass(frozen=True)
 class Run:
-    """What some steps returned, all variables after them, by how much the weights changed, and what was sliced."""
+    """What some steps returned, all variables after them, by how much the weights changed, and the sliced tensors."""
 
     results: list[Any]
     variables: dict[str, np.ndarray]
@@ -82,7 +82,7 @@ def in_float64(model: keras.Model) -> keras.Model:
 
 
 def u_net(shape: Sequence[int] = (17, 12, 2), filters: Sequence[int] = (3, 4, 5)) -> keras.Model:
-    """Of Keras layers, by rows: max pooling, transposed convolutions, skips, batch normalisation, dropout."""
+    """Keras layers, sliced by rows: max pooling, transposed convolutions, skips, batch normalisation, dropout."""
     x = inputs = keras.Input(shape)
     x, skips = layers.ZeroPadding2D(((1, 2), (0, 0)))(x), []
     for count in filters[:-1]:

@@ -47,7 +47,7 @@ def test_less_memory_takes_finer_slabs(nodes):
 
 
 def test_what_is_copied_back_takes_finer_slabs(nodes):
-    """They leave room for what is on its way."""
+    """They leave room for tensors on their way."""
     mapped, copied = (dict(tried(nodes, 0.9, mapped=mapped)[0]) for mapped in (True, False))
     assert copied[0] > mapped[0]
 

@@ -1,6 +1,6 @@
-"""Whole networks, three steps with Adam in float64: losses and all variables equal those of the whole step.
+"""Whole networks, three steps with Adam in float64: losses and all variables are as in the whole step.
 
-And what is left alone, and the order of what is made."""
+And the parts left alone, and the order of the slabs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_stack_made_by_chance(stack):
 
 @pytest.mark.parametrize("kind", ["test", "predict"])
 def test_other_steps(kind):
-    """What they return is joined."""
+    """Their results are joined."""
     model = compiled(u_net(), loss="categorical_crossentropy", metrics=["accuracy"])
     batch = batch_for(model, 2)
     given = batch if kind == "test" else batch[0]

@@ -1,4 +1,4 @@
-"""Fused normalisation on slabs: errors against float64 are no larger than those of the whole op, which knows float32 only."""
+"""Fused normalisation on slabs: errors against float64 are no larger than the whole op's, which knows float32 only."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def convolved(window: Window, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def gradient(window: Window, dy: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Of `convolved` to its input."""
+    """The gradient of `convolved` to its input."""
     before, after = window.pads
     padded = np.zeros(window.extent + before + after)
     for j, value in enumerate(dy):

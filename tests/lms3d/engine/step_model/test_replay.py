@@ -153,7 +153,7 @@ def test_an_op_that_is_computed_again_takes_its_workspace_again():
 
 
 def test_small_tensors_are_there_as_soon_as_their_inputs():
-    """The executor runs what is ready: what depends on weights alone at the start, wherever it was traced."""
+    """The executor runs ready ops: readers of weights alone at the start, wherever it was traced."""
     graph = step(
         placeholder("w"),
         placeholder(),
@@ -297,7 +297,7 @@ def test_what_goes_to_the_tier_is_not_taken_over():
 
 
 def test_on_a_gpu_the_gradient_of_an_input_takes_its_memory_after_its_workspace():
-    """Its result then lies above the hole that the workspace leaves, and splits what is free."""
+    """Its result then lies above the hole that the workspace leaves, and splits the free piece."""
     graph = step(
         placeholder(),
         op("a", "x", mib=4),

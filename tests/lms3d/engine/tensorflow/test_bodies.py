@@ -151,6 +151,6 @@ def loops(step) -> list[Op]:
 
 def test_a_list_that_a_loop_reads_lasts_if_the_gradient_reads_the_same_tensors():
     forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.sin, x)))
-    assert sum(t.bytes or 0 for t in forward.outputs) >= 2 * MIB  # what was made, and what was read
+    assert sum(t.bytes or 0 for t in forward.outputs) >= 2 * MIB  # results, and inputs
     forward, _ = loops(gradient_of(lambda x: tf.map_fn(tf.exp, x)))
-    assert MIB <= sum(t.bytes or 0 for t in forward.outputs) < 2 * MIB  # the gradient reads what was made
+    assert MIB <= sum(t.bytes or 0 for t in forward.outputs) < 2 * MIB  # the gradient reads the results

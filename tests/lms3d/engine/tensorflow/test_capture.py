@@ -1,4 +1,4 @@
-"""What is seen of a function: what runs, what it keeps, and the same in each process."""
+"""The capture of a function: its ops, its state, and the same in each process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def pooled(x: tf.Tensor, side: int = 2) -> tf.Tensor:
 
 @pytest.mark.parametrize(("device", "side", "hidden"), [("CPU:0", 2, 64 * 3), ("CPU:0", 8, 4 * 3), ("GPU:0", 2, 0)])
 def test_a_pooling_keeps_the_places_of_its_maxima(device, side, hidden):
-    """One byte each, four where a window has more than 255 places."""
+    """One byte each, or four if a window has more than 255 places."""
     ops = capture(functions.trace(lambda x: pooled(x, side), VOLUME), compute_device=device).ops
     assert [op.hidden_bytes for op in ops if op.type == "MaxPool3D"] == [hidden]
 
@@ -112,7 +112,7 @@ def test_what_passes_make_stands_where_it_is_read(device):
     function = functions.trace(step, VOLUME)
 
     def filters(order: Iterable[Op | tf.Operation]) -> np.ndarray:
-        """Of each filter's gradient, how many convolutions, forwards or backwards, run before it."""
+        """For each filter's gradient, the number of convolutions, forwards or backwards, that run before it."""
         return np.array([i for i, op in enumerate(o for o in order if "Conv3D" in o.type) if "Filter" in op.type])
 
     traced = filters(capture(function).ops)
@@ -142,7 +142,7 @@ def padded(kernel: tf.Tensor) -> tf.Tensor:
 
 
 def test_a_slice_in_one_piece_shares_the_memory_of_its_input():
-    """TensorFlow copies only what it must: the slice along the second axis, and one that begins at an odd address."""
+    """TensorFlow copies two slices only: the one along the second axis, and one that begins at an odd address."""
     graph = capture(functions.trace(padded, tf.TensorSpec((3, 4, 16))))
     slices = {op.outputs[0].bytes: op for op in graph.ops if op.type == "Slice" and op.outputs[0].rank == 3}
     assert {size: op.view for size, op in slices.items()} == {4 * 4 * 16 * 4: False, 3 * 4 * 16 * 4: True}

@@ -21,7 +21,7 @@ FIRST_RUN = Machine(flops_per_second=6.3e12, bytes_per_second=125e9)
 
 
 def checked(card: tuple[str, tuple[int, int]], *measured: Machine) -> tuple[Machine, int]:
-    """What is planned with, and how often it was measured."""
+    """The costs used in planning, and how often they were measured."""
     left = list(measured)
     found = cards.checked(lambda: left.pop(0), *card)
     return found, len(measured) - len(left)

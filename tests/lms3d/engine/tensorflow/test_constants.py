@@ -154,7 +154,7 @@ def messages(x: tf.Tensor) -> tf.Tensor:
 
 
 def in_part_of_the_memory(folder: Path) -> tuple[int, int, int]:
-    """Limit, and predicted and measured peak, above what is there before."""
+    """Limit, and predicted and measured peak, above the bytes in use before."""
     function = functions.trace(messages, SPEC)
     graph = capture(function)
     _, report = make_plan(Settings(limit_bytes=1 << 40).request(graph, Machine()))

@@ -1,4 +1,4 @@
-"""What a single op takes, run alone: what is cut, what counts, and what cannot be measured."""
+"""The seconds of a single op, run alone: inputs that are cut, calls that count, and ops that cannot be measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_waiting_for_a_processor_that_others_had_is_taken_out(step, monkeypatch,
 
 @pytest.fixture
 def alone(monkeypatch):
-    """Shapes of arguments and results of what was run alone. It runs, and counts as one second."""
+    """Shapes of arguments and results of the ops that were run alone. Each runs, and counts as one second."""
     shapes: list[list[tuple[int, ...]]] = []
     run = probing._run
 
@@ -198,7 +198,7 @@ def test_numbers_that_the_device_makes(dtype):
 
 
 def test_copies_in_one_call_reuse_the_workspace(step):
-    """Where calls are enqueued, too: a call gives back what it took before the next one takes it."""
+    """Also if calls are enqueued: a call gives its memory back before the next one takes it."""
     function, specs = probing._alone(of_type(step, "Conv3D"), 0, {}, 1)
     several, _ = probing._alone(of_type(step, "Conv3D"), 0, {}, 6)
     passed = [probing._numbers(spec) for spec in specs]

@@ -10,7 +10,7 @@ from lms3d.engine.tensorflow import queued
 
 
 class Device:
-    """A device that does what is enqueued, one piece after the other.
+    """A device that works off its queue, one piece after the other.
 
     launch_seconds: of the host, for one piece. work_seconds: of the device. wait_seconds: what a wait takes besides. noise: share
     by which either may take longer.

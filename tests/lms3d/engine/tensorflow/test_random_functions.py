@@ -52,7 +52,7 @@ networks = st.tuples(st.lists(nodes, min_size=4, max_size=16), st.booleans())
 
 
 def function_of(network) -> Callable:
-    """Each node reads what was made so many nodes before; optionally with the gradient of it all."""
+    """Each node reads the result of so many nodes before; optionally with the gradient of it all."""
     recipe, with_gradient = network
 
     def function(x: tf.Tensor) -> list[tf.Tensor]:

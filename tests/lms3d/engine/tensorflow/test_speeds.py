@@ -60,7 +60,7 @@ def test_other_cores_are_measured_for_themselves(store, measured, monkeypatch):
         (8, 3, "", 3),  # a rank's part
         (2, 32, "", 2),
         (8, 0, "2", 2),
-        (8, 3, "2", 3),  # TensorFlow asks the variable where nothing was set
+        (8, 3, "2", 3),  # TensorFlow asks the variable if nothing was set
         (8, 0, "many", 8),
     ],
 )

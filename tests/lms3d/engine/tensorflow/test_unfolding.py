@@ -27,7 +27,7 @@ def types(function) -> set[str]:
 
 
 def unfolded(step, *, calls_only: bool = False):
-    """The trace of a step, and what was made of it."""
+    """The trace of a step, and the unfolded function."""
     function = functions.trace(step, SPEC)
     made = unfolding.without_calls(function)
     return function, made if calls_only else unfolding.without_loops(made)
@@ -105,7 +105,7 @@ def test_an_op_without_a_rule_reads_a_real_list():
 
 
 def test_loops_stay_if_a_real_list_would_hold_large_tensors():
-    """The capture of a loop knows how long what it puts into a list will last; that of an op in the step does not."""
+    """The capture of a loop knows how long the items of its lists last; that of an op in the step does not."""
     function, made = unfolded(concatenated(tf.tanh))
     assert made is function
 
@@ -289,7 +289,7 @@ def test_a_call_is_counted_as_the_ops_that_it_runs():
 
 
 def test_the_graph_of_a_function_is_let_go():
-    """Neither the trace nor what was made of it stays in memory."""
+    """Neither the trace nor the unfolded function stays in memory."""
     function, made = unfolded(gradient_of(twice))
     graphs = [weakref.ref(function.graph), weakref.ref(made.graph)]
     functions.forget(made.graph)

@@ -43,7 +43,7 @@ def scaled(graph: StepGraph, machine: Machine) -> float:
 
 
 def test_all_ops_count_as_so_much_slower(graph, machine):
-    """Those that were measured and those that were not."""
+    """The measured ops and the others."""
     slower = replace(machine, ops_scale=1.31)
     assert step_seconds(graph, slower) == pytest.approx(1.31 * step_seconds(graph, machine))
     request = Settings(limit_bytes=1 << 40).request(graph, slower, with_floor=False)

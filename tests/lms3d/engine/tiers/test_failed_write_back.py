@@ -1,6 +1,6 @@
-"""A disk that takes what is written and fails to keep it: the system writes back later, and drops the pages all the same.
+"""A disk that takes data and fails to keep it: the system writes back later, and drops the pages all the same.
 
-The real thing where mounts are allowed: an ext4 in a sparse file on a tmpfs that is full before the file system is (as thin
+The real thing if mounts are allowed: an ext4 in a sparse file on a tmpfs that is full before the file system is (as thin
 volumes are). Else, and for what cannot be staged there, the calls that ask the system are made to fail.
 """
 
@@ -61,7 +61,7 @@ def thin(tmp_path) -> Iterator[Path]:
 
 
 def write_back(folder: Path) -> None:
-    """Has the system write what it holds; nobody is told what fails."""
+    """Has the system write its dirty pages; nobody is told of failures."""
     file = os.open(folder, os.O_RDONLY)
     LIBC.syncfs(file)
     os.close(file)
@@ -145,7 +145,7 @@ def test_pages_that_go_while_they_are_read_are_noticed_after_the_step(thin):
 
 
 def test_a_failed_file_is_written_anew(thin):
-    """The user makes room: what is written from then on is as good as any, and nobody hears of the old error."""
+    """The user makes room: later writes are as good as any, and nobody hears of the old error."""
     (file,) = lost(thin)
     found = np.empty(SIZE, np.uint8)
     with pytest.raises(StorageError, match=FAILED):
@@ -178,7 +178,7 @@ def test_a_step_ends_in_a_storage_error_and_not_in_other_numbers(thin, mapped):
 
 
 def written_and_dropped(file: int, data: int, size: int, at: int) -> int:
-    """What is written to a file is written back at once, and its pages are dropped: before the file is mapped there is nobody
+    """A written file is written back at once, and its pages are dropped: before the file is mapped there is nobody
     else who holds them, and afterwards they are dropped by the address space, too."""
     done = LIBC.pwrite(file, data, size, at)
     LIBC.syncfs(file)
@@ -192,7 +192,7 @@ def written_and_dropped(file: int, data: int, size: int, at: int) -> int:
 
 
 def test_fit_asks_after_a_step_in_which_pages_came_back(tmp_path, monkeypatch, replace):
-    """What a step has read may have come back wrong while it was read: what it made of the weights is taken back."""
+    """Data may have come back wrong while a step read them: its changes of the weights are taken back."""
     layers = [keras.layers.Dense(64, activation="relu") for _ in range(6)]
     model = keras.Sequential([keras.Input((64,)), *layers])
     model.compile(optimizer="sgd", loss="mse", jit_compile=False)
@@ -229,7 +229,7 @@ def test_so_does_a_function_that_was_rewritten(tmp_path, monkeypatch, replace):
 
 
 def test_a_function_that_begins_meanwhile_hides_nothing(tmp_path, monkeypatch, replace):
-    """Two functions of one tier in two threads: what the first has waited for is not forgotten when the second begins."""
+    """Two functions of one tier in two threads: the tensors that the first has waited for stay known when the second begins."""
     tier = DiskTier(tmp_path)
     made = by_tflms(chain, tier, mapped=True)
     made.function(batch())

@@ -1,4 +1,4 @@
-"""Swapped tensors that are read where they lie: no memory, no copy, and nobody writes into them or keeps them."""
+"""Swapped tensors that are read in place: no memory, no copy, and nobody writes into them or keeps them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_variable_may_share_what_it_is_assigned():
 
 
 def two_passes():
-    """`a` is read at once, and again at the end, where as much is made."""
+    """`a` is read at once, and again at the end, when as much is made."""
     quick = [op(f"t{i}", f"t{i - 1}" if i else "a", mib=0.1) for i in range(8)]
     return step(placeholder(mib=0.1), op("a", "x", mib=4), *quick, op("b", "t7", "a", mib=4), op("z", "b", mib=0.1))
 
@@ -125,7 +125,7 @@ def test_a_copy_is_not_read_before_it_is_written():
 
 
 def test_a_swap_in_takes_over_nobodys_memory():
-    """`b` may write into `a` where it is computed, not where it comes back."""
+    """`b` may write into `a` when it is computed, not when it comes back."""
     quick = [op(f"t{i}", f"t{i - 1}" if i else "b", mib=0.1) for i in range(8)]
     graph = step(
         placeholder(mib=0.1),
@@ -250,7 +250,7 @@ def test_no_memory_of_the_pool_is_taken(tmp_path, commands):
 
 def pool_peaks(directory: str) -> list[int]:
     """MiB, copied back and read in place: `a` (64 MiB) is swapped out before `b` is made, and multiplied with it; in place only
-    `b` needs memory then. The least of three: on a busy machine a thread that is late holds what it reads for longer."""
+    `b` needs memory then. The least of three: on a busy machine a late thread holds its inputs for longer."""
     spec = tf.TensorSpec((16, 1024, 1024), tf.float32)
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -301,7 +301,7 @@ def test_a_tape_does_not_see_through_a_mapped_tensor(tier):
 
 
 def test_a_cpu_and_a_disk_that_writes_in_place_are_mapped(tmp_path, monkeypatch):
-    """Asked each time: what was measured in one folder says nothing about the file system of another."""
+    """Asked each time: a measurement in one folder says nothing about the file system of another."""
     monkeypatch.setattr(speeds, "cache_directory", lambda: tmp_path / "cache")
     for in_place in (True, False, True):
         monkeypatch.setattr(disk, "writes_in_place", lambda folder, in_place=in_place: in_place)

@@ -31,7 +31,7 @@ def tier():
 
 
 def without_lms(function: Callable, batches: Sequence[tf.Tensor], spec: tf.TensorSpec = traced.SPEC) -> list:
-    """What it returns under the same graph optimisers."""
+    """Its results under the same graph optimisers."""
     made = functions.make_function(functions.trace(function, spec))
     return [made(one) for one in batches]
 
@@ -72,7 +72,7 @@ def test_random_functions(network, parameters, rate):
 
 
 def raising(x: tf.Tensor) -> tf.Tensor:
-    """An op in the middle refuses what is not a number; swap-outs have begun by then, and their copies have not ended."""
+    """An op in the middle refuses NaN; swap-outs have begun by then, and their copies have not ended."""
     a = tf.tanh(x, name="a")
     b = tf.cos(a, name="b")
     f = b
@@ -94,7 +94,7 @@ def test_the_step_after_one_that_failed(tier):
     for _ in range(3):
         with pytest.raises(tf.errors.InvalidArgumentError, match="refused"):
             made.function(bad)
-        assert memory.bytes_in_use("current", "CPU:0") <= before  # nothing holds what was to be swapped out
+        assert memory.bytes_in_use("current", "CPU:0") <= before  # nothing holds the tensors to be swapped out
         same_bits(made.function(batch()), expected)
 
 

@@ -1,4 +1,4 @@
-"""`stream.check` and the comparison with the plan find each edge that a rewritten graph lacks, and those that must not be."""
+"""`stream.check` and the comparison with the plan find each edge that a rewritten graph lacks, or must not have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Checked:
         return self.function.graph.get_operation_by_name(name)
 
     def complaint(self) -> str:
-        """Of both; empty: all is as the plan has it."""
+        """The complaint of either check; "" if all is as planned."""
         try:
             _verify(self.function, self.expected, self.plan)
             stream.check(self.function.graph, self.plan, self.expected, late=True)

@@ -1,7 +1,7 @@
 """With one of the waits taken out of the native library, a slow link gives other bits: so the tests of equal bits can see it.
 
 One build of the lane leaves out any of them, and takes the place of the library's own. Each runs in a process of its own, whose
-pool of memory gives out at once what was let go of.
+pool of memory hands out freed memory at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAITS = ("HOLD_DOES_NOT_WAIT", "ARRIVE_DOES_NOT_WAIT", "FETCH_DOES_NOT_WAIT_FOR_
 
 
 def is_wrong(lane: str, missing: str) -> bool:
-    """Whether one of twenty steps has other bits. lane: a library whose functions go before those of the same name in others."""
+    """Whether one of twenty steps has other bits. lane: a library whose functions go before others' of the same name."""
     os.environ["LMS3D_MUTATION"] = missing
     ctypes.CDLL(lane, mode=ctypes.RTLD_GLOBAL)
     from lms3d.device import memory

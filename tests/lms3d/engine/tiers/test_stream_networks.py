@@ -37,7 +37,7 @@ def made(name: str) -> tuple[keras.Model, np.ndarray, np.ndarray]:
 
 
 class Training:
-    """Of one model, from its first state, again and again."""
+    """Trains one model from its first state, again and again."""
 
     def __init__(self, name: str) -> None:
         self.model, self.x, self.y = made(name)

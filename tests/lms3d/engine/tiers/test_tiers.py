@@ -274,7 +274,7 @@ def test_a_folder_for_which_too_few_files_can_be_opened_does_not_stay(tmp_path):
 
 
 def test_the_speed_is_measured_in_a_folder_that_is_swept(tmp_path, monkeypatch):
-    """It goes with its process: those who are killed while they measure leave no half a gigabyte."""
+    """It goes with its process: a process that is killed while it measures leaves no half a gigabyte."""
     seen = []
     monkeypatch.setattr(disk, "best_seconds", lambda call: seen.append(list(tmp_path.iterdir())) or 1.0)
     DiskTier.speed("CPU:0", tmp_path)

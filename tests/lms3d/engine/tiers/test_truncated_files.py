@@ -50,7 +50,7 @@ with contextlib.ExitStack() as stack:
 
 @pytest.fixture
 def end(commands: Commands, tmp_path: Path) -> Callable[[str, str], tuple[int, str]]:
-    """Of a try with this kind of reading, and that place of the cut: its exit code, and what it said."""
+    """(kind of reading, place of the cut) -> the exit code and the words of a try."""
 
     def run(kind: str, cut: str) -> tuple[int, str]:
         done = commands.run(["-c", SCRIPT, tmp_path, kind, cut])
@@ -73,6 +73,6 @@ def test_after_the_write_it_is_an_error(end, kind):
 
 
 def test_after_the_last_look_at_it_the_process_ends(end):
-    """Or it is an error: where the process has waited for some page before, there is one more look (MAPPED-2)."""
+    """Or it is an error: if the process has waited for some page before, there is one more look (MAPPED-2)."""
     code, said = end("mapped", "unnoticed")
     assert (code, said) == (-signal.SIGBUS, "") or "the swap file ended too early" in said

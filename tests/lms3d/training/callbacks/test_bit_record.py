@@ -35,7 +35,7 @@ class Slip(keras.callbacks.Callback):
 
 @pytest.fixture
 def job(tmp_path, capsys):
-    """`job("run", callbacks)` trains two epochs, or what is left of them, and returns what it says of its record."""
+    """`job("run", callbacks)` trains two epochs, or the rest of them, and returns its words about its record."""
 
     def train(name, *callbacks, resume=False, **lms):
         keras.backend.clear_session()  # names of layers begin anew, as in another process

@@ -24,7 +24,7 @@ SWAP = {"tier": "disk", "swapout_threshold": 1, "swapin_ahead": 1, "swapin_group
 
 
 def profiled_events(folder: Path) -> Counter[str]:
-    """Name of an event, such as LMS's mark of a transfer -> how often it came in the profile; empty where there is none."""
+    """Name of an event, such as LMS's mark of a transfer -> how often it came in the profile; empty if there is none."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     names: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def trained(tmp_path_factory):
         ((1, 1, 1), {}, [0, 1]),
         ((2, 4, 9), {}, [8, 10]),  # the end of the epoch ends it
         ((2, 4, 5), {"initial_epoch": 1, "epochs": 2, "steps_per_epoch": 3}, [1, 3]),  # resumed after the second step
-        ((2, 1, 4), {"initial_epoch": 1, "epochs": 2, "steps_per_epoch": 3}, [0, 2]),  # what is left of the range
+        ((2, 1, 4), {"initial_epoch": 1, "epochs": 2, "steps_per_epoch": 3}, [0, 2]),  # the rest of the range
         ((4, 1, 2), {}, []),
     ],
     ids=["middle", "one step", "beyond the end", "after a resume", "resumed within", "never"],
