@@ -168,17 +168,40 @@ def test_an_error_of_all_ranks_is_told_once_and_its_code_returned(job):
 
 
 @real
-def test_a_killed_rank_ends_the_job(tmp_path):
-    def steps() -> int:
-        file = tmp_path / "steps1"
-        return file.read_text().count("\n") if file.exists() else 0
-
-    with Started(tmp_path / "log", (), "job_failure.py", tmp_path, tmp_path / "run", launcher=LAUNCH) as running:
-        running.until(lambda: steps() >= 3)
-        os.kill(int((tmp_path / "pid1").read_text()), signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("number", "code", "why"),
+    [
+        (signal.SIGKILL, 128 + signal.SIGKILL, "it ended without a word"),
+        (signal.SIGSTOP, None, "it has not answered for"),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_rank_ends_the_job(tmp_path, number, code, why):
+    with started(tmp_path) as running:
+        running.until(lambda: steps(tmp_path) >= 3)
+        os.kill(int((tmp_path / "pid1").read_text()), number)
         running.end()
         assert running.left() == []
-    assert running.process.returncode == 128 + signal.SIGKILL
+    assert running.process.returncode in ([code] if code else range(1, 256))
     (line,) = running.lines
-    assert re.search(r"rank 1 of 2 is lost \(it ended without a word\); go on .* --resume", line)
+    assert re.search(rf"rank 1 of 2 is lost \({why}.*; go on .* --resume", line)
     assert list((Path(tmp_path) / "swap").iterdir()) == []
+
+
+@real
+def test_a_rank_whose_main_thread_hangs_is_named(tmp_path):
+    """Its process lives and answers, so it is not lost."""
+    with started(tmp_path, "1", "3") as running:
+        running.until(lambda: "keeps the others waiting" in running.output)
+        (line,) = running.lines
+        assert "rank 1 of 2 keeps the others waiting" in line
+
+
+def started(folder: Path, *more: str) -> Started:
+    return Started(folder / "log", (), "job_failure.py", folder, folder / "run", *more, launcher=LAUNCH)
+
+
+def steps(folder: Path) -> int:
+    """The steps of rank 1."""
+    file = folder / "steps1"
+    return file.read_text().count("\n") if file.exists() else 0
