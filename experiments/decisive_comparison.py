@@ -5,7 +5,7 @@ Arms, one network, one hard memory limit, the same seeds and folds:
     A   the cube of the low resolution                        (144^3: the largest without LMS on the case study's GPU)
     B   the cube of the high resolution, with LMS             (192^3)
     C   the box of 1 mm voxels, with LMS: nothing is resized  (160x192x160)
-    D   patches of that box, predicted by a sliding window    (128^3: what whole volumes must beat)
+    D   patches of that box; a sliding window validates and predicts the whole of it  (128^3: what whole volumes must beat)
     E   A and C in bfloat16, called AE and CE
 
 Cases are divided once: a test set that no choice has seen, and folds of the rest, in which one part chooses the epoch. Each arm has

@@ -7,11 +7,11 @@ overlap by half, and each has most weight in its middle, where the network sees 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy import ndimage
 
 from lms3d.data.errors import DataError
 from lms3d.data.volumes.geometry import Box, Shape
@@ -55,12 +55,6 @@ def _random_label(truth: np.ndarray, random: np.random.Generator) -> int | None:
     return int(labels[random.integers(labels.size)]) if labels.size else None
 
 
-def central_patch(truth: np.ndarray, patch: Shape) -> Box:
-    """The patch for validation: around the foreground's centre of mass, or without foreground around the middle of the volume."""
-    middle = ndimage.center_of_mass(truth > 0) if truth.any() else [(size - 1) / 2 for size in truth.shape]
-    return _inside([round(m - (size - 1) / 2) for m, size in zip(middle, patch, strict=True)], patch, truth.shape)
-
-
 def _inside(lower: Sequence[int], patch: Shape, shape: Sequence[int]) -> Box:
     """The box of a patch's size that begins at `lower`, or as near to it as the volume allows. On an axis on which the patch is
     larger than the volume, the volume lies in its middle."""
@@ -74,11 +68,18 @@ def _inside(lower: Sequence[int], patch: Shape, shape: Sequence[int]) -> Box:
 def windows(shape: Shape, patch: Shape) -> list[Box]:
     """Evenly spread windows that cover a volume of `shape`. Each overlaps the next by at least OVERLAP."""
     check_patch(patch, shape)
-    starts = []
-    for whole, size in zip(shape, patch, strict=True):
-        count = 1 + int(np.ceil((whole - size) / (size * (1 - OVERLAP))))
-        starts.append(sorted({round(place) for place in np.linspace(0, whole - size, count)}))
-    return [_inside(lower, patch, shape) for lower in itertools.product(*starts)]
+    return [_inside(lower, patch, shape) for lower in itertools.product(*map(_starts, shape, patch))]
+
+
+def window_count(shape: Shape, patch: Shape) -> int:
+    """The number of windows over a volume of `shape`, which may be smaller than the patch."""
+    return math.prod(len(_starts(max(whole, size), size)) for whole, size in zip(shape, patch, strict=True))
+
+
+def _starts(whole: int, size: int) -> list[int]:
+    """The first voxels of the windows along one axis."""
+    count = 1 + int(np.ceil((whole - size) / (size * (1 - OVERLAP))))
+    return sorted({round(place) for place in np.linspace(0, whole - size, count)})
 
 
 @lru_cache(maxsize=2)

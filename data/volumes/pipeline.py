@@ -45,14 +45,10 @@ def training_dataset(
 
 
 def validation_dataset(
-    cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, *, batch_size: int,
-    patch: Shape | None = None,
-) -> tf.data.Dataset:  # fmt: skip
-    """The cases in the order of `ids`, once, as (image, target) batches; see `stream.single_pass`.
-
-    patch: if given, only the patch of this size around the foreground's centre is shown.
-    """
-    batches = _Batches(cache, targets, ids, normalisation, batch_size, Presentation(patch=patch), 0)
+    cache: Cache, targets: Targets, ids: Sequence[str], normalisation: Normalisation, *, batch_size: int
+) -> tf.data.Dataset:
+    """The whole cases in the order of `ids`, once, as (image, target) batches; see `stream.single_pass`."""
+    batches = _Batches(cache, targets, ids, normalisation, batch_size, Presentation(), 0)
     return stream.single_pass(range(len(ids)), batches.load, batches.signature, batch_size)
 
 
@@ -60,6 +56,16 @@ def sample_symmetry(seed: int, g: int, shape: Shape, which: str = "all") -> int:
     """The number of the symmetry under which sample g of the stream is shown."""
     choices = symmetries.allowed(shape, which)
     return choices[int(np.random.default_rng([abs(seed), _SYMMETRY, g]).integers(len(choices)))]
+
+
+def require_truth(cache: Cache, ids: Sequence[str]) -> None:
+    """DataError for a case without truth."""
+    for case_id in ids:
+        if "truth.npy" not in cache.entry(case_id)["files"]:
+            raise DataError(
+                f"case {case_id}: found no label map; expected one for training and validation; give the folder of the training "
+                "set"
+            )
 
 
 class _Batches:
@@ -72,12 +78,7 @@ class _Batches:
         stream.require_batch(batch_size, "1 is usual for whole volumes")
         if not ids:
             raise DataError(f"{cache.directory}: found no case to load; expected at least one; check the split")
-        for case_id in ids:
-            if "truth.npy" not in cache.entry(case_id)["files"]:
-                raise DataError(
-                    f"case {case_id}: found no label map; expected one for training and validation; give the folder of "
-                    "the training set"
-                )
+        require_truth(cache, ids)
         if shown.patch and cache.preprocessing.shape:
             patches.check_patch(shown.patch, cache.shape)
         self.cache, self.targets, self.ids, self.normalisation = cache, targets, list(ids), normalisation
@@ -128,7 +129,5 @@ class _Batches:
 
     def _patch(self, truth: np.ndarray, number: int, patch: Shape) -> Box:
         foreground = self.targets.schema.foreground(truth)
-        if not number:
-            return patches.central_patch(foreground, patch)
         random = np.random.default_rng([abs(self.seed), _PATCH, number - 1])
         return patches.random_patch(foreground, patch, random, evenly=self.shown.evenly)

@@ -45,12 +45,14 @@ class RegionDice(keras.metrics.Metric):
 
     def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: Any = None) -> None:
         """y_true (B, ..., C) 0 or 1, y_pred (B, ..., C) probabilities. `sample_weight` is not used."""
-        scores = self._score(tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred))
+        common, sizes = self.counts(tf.convert_to_tensor(y_true), tf.convert_to_tensor(y_pred))
+        scores = dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
         self.total.assign_add(tf.reduce_sum(scores))
         self.count.assign_add(tf.cast(tf.size(scores), self.count.dtype))
 
-    def _score(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """(B, ..., C), (B, ..., C or more) -> Dice (B,)."""
+    def counts(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(B, ..., C), (B, ..., C or more) -> the voxels in both masks, and the sum of both masks' sizes: (B,), or more of several
+        regions. Those of a whole volume are the sums over its parts (`lms3d.scoring.parts`)."""
         y_pred = y_pred[..., : self.channels]
         if self.disjoint:
             winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
@@ -62,9 +64,7 @@ class RegionDice(keras.metrics.Metric):
         if self.ignored is not None:
             known = tf.not_equal(y_true[..., 0], tf.cast(self.ignored, y_true.dtype))
             predicted, true = predicted & known, true & known
-        sizes = _volume(predicted) + _volume(true)
-        common = _volume(predicted & true)
-        return dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
+        return _volume(predicted & true), _volume(predicted) + _volume(true)
 
     def result(self) -> tf.Tensor:
         return tf.math.divide_no_nan(tf.convert_to_tensor(self.total), tf.convert_to_tensor(self.count))
@@ -91,18 +91,18 @@ class MeanDice(RegionDice):
         super().__init__((), **kwargs)
         self.regions = tuple(tuple(channels) for channels in regions)
 
-    def _score(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """(B, ..., C), (B, ..., C or more) -> Dice (regions * B,)."""
+    def counts(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `RegionDice.counts`; (regions * B,)."""
         if not self.disjoint or self.threshold or any(len(channels) != 1 for channels in self.regions):
-            scores = []
+            found = []
             for channels in self.regions:
                 self.region_channels = channels
-                scores.append(super()._score(y_true, y_pred))
-            return tf.concat(scores, 0)
+                found.append(super().counts(y_true, y_pred))
+            return tf.concat([common for common, _ in found], 0), tf.concat([sizes for _, sizes in found], 0)
         return self._by_class(y_true, y_pred[..., : self.channels])
 
-    def _by_class(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The Dice of regions of one class each."""
+    def _by_class(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The counts of regions of one class each."""
         count = y_pred.shape[-1]
         flat = (y_pred.shape[0] or -1, math.prod(y_pred.shape[1:-1]))
         predicted = tf.reshape(tf.argmax(y_pred, axis=-1, output_type=tf.int32), flat)
@@ -113,8 +113,8 @@ class MeanDice(RegionDice):
         sizes = _counts(predicted, count) + _counts(true, count)
         common = _counts(tf.where(tf.equal(predicted, true), predicted, count), count)
         wanted = [channel for (channel,) in self.regions]
-        scores = dice(common, sizes, both_empty=BOTH_EMPTY, where=tf.where, divide=tf.math.divide_no_nan)
-        return tf.reshape(tf.gather(scores, wanted, axis=1), [-1])
+        common, sizes = (tf.reshape(tf.gather(counts, wanted, axis=1), [-1]) for counts in (common, sizes))
+        return common, sizes
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "regions": [list(channels) for channels in self.regions]}

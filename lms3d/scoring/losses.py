@@ -76,11 +76,13 @@ def cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """The mean binary cross-entropy, (B, ..., C), (B, ..., C) -> scalar. For y in {0, 1} it is -log of the probability of the
     truth."""
 
-    def probability_of_truth() -> tf.Tensor:
-        return tf.clip_by_value(tf.where(tf.cast(y, tf.bool), p, 1 - p), CLIPPING, 1.0)
-
     def backward(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
         step = upstream / tf.cast(tf.size(p), p.dtype)
-        return None, tf.where(tf.cast(y, tf.bool), -step, step) / probability_of_truth()
+        return None, tf.where(tf.cast(y, tf.bool), -step, step) / probability_of_truth(y, p)
 
-    return -tf.reduce_mean(tf.math.log(probability_of_truth())), backward
+    return -tf.reduce_mean(tf.math.log(probability_of_truth(y, p))), backward
+
+
+def probability_of_truth(y: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    """p where y is 1 and 1 - p where it is 0, clipped for a logarithm: (B, ..., C), (B, ..., C) -> (B, ..., C)."""
+    return tf.clip_by_value(tf.where(tf.cast(y, tf.bool), p, 1 - p), CLIPPING, 1.0)

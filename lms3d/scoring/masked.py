@@ -24,10 +24,7 @@ def loss_of(name: str, *, classes: bool, ignored: int | None = None) -> Loss:
     """
 
     def loss(y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        y, p = tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32)
-        known = None if ignored is None else tf.not_equal(y, tf.cast(ignored, y.dtype))
-        if known is not None:
-            y, p = tf.where(known, y, tf.zeros((), y.dtype)), tf.where(known, p, 0.0)
+        y, p, known = known_part(y_true, y_pred, ignored)
         dice = losses.soft_dice(y, p)
         value = -tf.reduce_mean(dice[:, 1:] if classes else dice)
         if name == "dice":
@@ -35,6 +32,18 @@ def loss_of(name: str, *, classes: bool, ignored: int | None = None) -> Loss:
         return value + (categorical_cross_entropy(y, p) if classes else _binary(y, p, known))
 
     return loss
+
+
+def known_part(
+    y_true: tf.Tensor, y_pred: tf.Tensor, ignored: int | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """(y, p, known): the truth and the probabilities, both 0 in voxels that do not count, and the mask (B, ..., C) of all others;
+    None if every voxel counts."""
+    y, p = tf.convert_to_tensor(y_true), tf.cast(y_pred, tf.float32)
+    if ignored is None:
+        return y, p, None
+    known = tf.not_equal(y, tf.cast(ignored, y.dtype))
+    return tf.where(known, y, tf.zeros((), y.dtype)), tf.where(known, p, 0.0), known
 
 
 def _binary(y: tf.Tensor, p: tf.Tensor, known: tf.Tensor | None) -> tf.Tensor:
@@ -48,14 +57,21 @@ def categorical_cross_entropy(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, An
     """-mean(log p of the true class) over the voxels that have one: (B, ..., C), (B, ..., C) -> scalar. The gradient is written
     out: it keeps y in its own type."""
 
-    def true_probability() -> tf.Tensor:
-        found = tf.reduce_sum(tf.cast(y, p.dtype) * p, -1, keepdims=True)
-        return tf.clip_by_value(found, losses.CLIPPING, 1.0)
-
-    labelled = tf.cast(tf.reduce_max(y, -1, keepdims=True), p.dtype)
+    logs, labelled = log_of_true_class(y, p)
     count = tf.maximum(tf.reduce_sum(labelled), 1.0)
 
     def backward(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
-        return None, -tf.cast(y, p.dtype) * (upstream / count) / true_probability()
+        return None, -tf.cast(y, p.dtype) * (upstream / count) / _true_probability(y, p)
 
-    return -tf.reduce_sum(labelled * tf.math.log(true_probability())) / count, backward
+    return -tf.reduce_sum(logs) / count, backward
+
+
+def log_of_true_class(y: tf.Tensor, p: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """log p of the true class, and 1; both are 0 in voxels without one: (B, ..., C), (B, ..., C) -> (B, ..., 1) each."""
+    labelled = tf.cast(tf.reduce_max(y, -1, keepdims=True), p.dtype)
+    return labelled * tf.math.log(_true_probability(y, p)), labelled
+
+
+def _true_probability(y: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
+    found = tf.reduce_sum(tf.cast(y, p.dtype) * p, -1, keepdims=True)
+    return tf.clip_by_value(found, losses.CLIPPING, 1.0)

@@ -24,12 +24,14 @@ from lms3d.training import task as training
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
 
     from lms3d.config import TrainConfig
     from lms3d.console import ProgressReport
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
     from lms3d.training.trainer import History
+    from lms3d.training.validation import OwnValidation
 
 T = TypeVar("T")
 
@@ -161,6 +163,13 @@ class Task(training.Task):
     def target_shape(self, options: Any, model: keras.Model) -> Sequence[int]:
         shape: Sequence[int] = model.output_shape[1:]
         return shape
+
+    def validation(self, options: Any, material: Any, world: World, scratch: Path) -> tf.data.Dataset | OwnValidation:
+        dataset: tf.data.Dataset = material.validation(world)
+        return dataset
+
+    def validation_cost(self, options: Any, material: Any) -> float:
+        return 1.0
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         return []

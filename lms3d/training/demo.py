@@ -32,7 +32,7 @@ def validation_steps(step_seconds: float, available: int, seconds: float) -> int
     return max(1, min(available, int(VALIDATION_SHARE * seconds / (VALIDATION_STEP * step_seconds))))
 
 
-def steps(step_seconds: float, training_steps: int, validation_steps: int, seconds: float) -> int:
+def steps(step_seconds: float, training_steps: int, validation_steps: float, seconds: float) -> int:
     """The predicted number of training steps, at least 1, of a part that trains for `seconds` and validates after each epoch."""
     share = training_steps / (training_steps + VALIDATION_STEP * validation_steps)
     fitting = int(share * (seconds - 2 * FIRST_STEP_SECONDS) / step_seconds)

@@ -111,12 +111,13 @@ def with_demonstration_limit(options: TrainConfig, task: Task) -> TrainConfig:
 
 def with_length(
     options: TrainConfig, task: Task, model: keras.Model, training_steps: int, validation_steps: int,
-    time_share: float = 1.0,
+    time_share: float = 1.0, validation_cost: float = 1.0,
 ) -> TrainConfig:  # fmt: skip
     """Fills in epochs and steps, and prints how long a run on the embedded data will take.
 
     training_steps, validation_steps: the steps of one pass over all cases. time_share: the share of the time left that this run
-    takes, if it is a demonstration. That ends by the clock (`TimeGuard`): the pace of a machine may change.
+    takes, if it is a demonstration. That ends by the clock (`TimeGuard`): the pace of a machine may change. validation_cost: see
+    `Task.validation_cost`.
     """
     training = options.steps_per_epoch or training_steps
     validation = min(options.validation_steps or validation_steps, validation_steps)
@@ -127,13 +128,13 @@ def with_length(
         if options.epochs is None:
             left = demo.seconds_left(elapsed_seconds(), time_share)
             if options.validation_steps is None:
-                validation = demo.validation_steps(step, validation, left)
-            steps = demo.steps(step, training, validation, left)
+                validation = demo.validation_steps(step * validation_cost, validation, left)
+            steps = demo.steps(step, training, validation * validation_cost, left)
             fitting = math.ceil(steps / training)
             epochs = fitting if options.schedule == "cosine" else demo.MOST_EPOCHS  # cosine falls over all epochs
         else:
             steps = epochs * training
-        seconds = step * (steps + demo.VALIDATION_STEP * validation * steps / training)
+        seconds = step * (steps + demo.VALIDATION_STEP * validation * validation_cost * steps / training)
         say(
             f"Training takes about {format_seconds(seconds)}: {steps} steps in epochs of {training} ({format_seconds(step)} a step)"
         )

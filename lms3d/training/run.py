@@ -24,7 +24,7 @@ class Data:
     """The number of a sample -> the endless dataset of this rank's batches, from that sample of the common stream on."""
 
     validation: Any
-    """The finite dataset of this rank's share."""
+    """The finite dataset of this rank's share, or an `OwnValidation`."""
 
     validation_weight: float = 1.0
     """The samples in that share; 0 if they are borrowed from another rank."""

@@ -21,6 +21,7 @@ from lms3d.training import compilation, demo, needs, out_of_memory, run_folder, 
 from lms3d.training.run import Data, Job, TrainingSchedule
 from lms3d.training.run_lock import RunLock
 from lms3d.training.task import Material, Task
+from lms3d.training.validation import OwnValidation
 from lms3d.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def train(session: Session, task: Task, world: World, memory: Memory | None, *, 
     with _network(options, task, limit_bytes, material=material, world=world) as model:
         # On every rank, since the prediction builds the metrics; rank 0's clock decides.
         options = world.everyone(needs.with_length(
-            options, task, model, *_whole_epoch(options, material, world), session.time_share
+            options, task, model, *_whole_epoch(options, material, world), session.time_share,
+            task.validation_cost(options, material),
         ))[0]  # fmt: skip
         training = Training(session=session, options=options, task=task, material=material, world=world, memory=memory)
         world.from_chief(training.require_profile)
@@ -222,7 +224,8 @@ class Training:
         from lms3d.training.callbacks import order
         from lms3d.training.callbacks.progress import ProgressLines
 
-        world, run_dir, schedule = self.world, self.session.run_dir, self._schedule()
+        world, run_dir, data = self.world, self.session.run_dir, self._data()
+        schedule = self._schedule(data)
         job = Job(
             run_dir=run_dir, world=world, resume=self.session.resuming, memory=self.memory,
             record_bits=self.session.record_bits, trackers=self.options.tracker, name=self.session.tracked_name,
@@ -237,7 +240,7 @@ class Training:
             callbacks += [profile] if profile else []
             callbacks.append(ProgressLines(report, schedule, guard, shown=self.task.shown))
             try:
-                history = trainer.train(model, self._data(), schedule, job, callbacks)
+                history = trainer.train(model, data, schedule, job, callbacks)
                 if profile:
                     profile.tell_if_missed(len(history.rows))
                 return history
@@ -274,25 +277,29 @@ class Training:
         if warm_up is not None:
             step_averages.write(run_dir / STATS, run_dir / AVERAGES, warm_up=warm_up)
 
-    def _schedule(self) -> TrainingSchedule:
-        options = self.options
+    def _schedule(self, data: Data) -> TrainingSchedule:
+        options, own = self.options, data.validation if isinstance(data.validation, OwnValidation) else None
         assert options.epochs is not None, "needs.with_length fills these in"
         assert options.steps_per_epoch is not None
         # One rank has a warm-up, too: it changes nothing there, but the run may have begun on several ranks or go on there.
         warmup_epochs = WARMUP_EPOCHS if options.warmup_epochs is None else options.warmup_epochs
         factor, patience = self.task.plateau
         return TrainingSchedule(
-            epochs=options.epochs, steps_per_epoch=options.steps_per_epoch, validation_steps=options.validation_steps,
+            epochs=options.epochs, steps_per_epoch=options.steps_per_epoch,
+            validation_steps=own.batches if own else options.validation_steps,
             batch_size=options.batch_size, patience=options.patience, plateau_factor=factor, plateau_patience=patience,
             warmup_epochs=warmup_epochs, decay=options.schedule,
         )  # fmt: skip
 
     def _data(self) -> Data:
-        material, world = self.material, self.world
+        material, world, options = self.material, self.world, self.options
+        validation = self.task.validation(options, material, world, options.swap_dir or self.session.run_dir)
+        if isinstance(validation, OwnValidation):
+            console.say(validation.in_words)
         share = len(world.share(range(material.validation_count)))  # without borrowed samples
         return Data(
-            training=lambda first_sample: material.training(first_sample, world), validation=material.validation(world),
-            validation_weight=min(share, (self.options.validation_steps or 0) * validation_batch(self.options)),
+            training=lambda first_sample: material.training(first_sample, world), validation=validation,
+            validation_weight=min(share, (options.validation_steps or 0) * validation_batch(options)),
         )  # fmt: skip
 
 

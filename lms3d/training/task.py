@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lms3d.keras_step.report import Report
     from lms3d.ranks.world import World
     from lms3d.training.trainer import History
+    from lms3d.training.validation import OwnValidation
 
 
 class Material(Protocol):
@@ -80,6 +81,12 @@ class Task(Protocol):
 
     def metrics(self, options: Any, material: Any) -> list[Any]:
         """The Keras metrics of (y, prediction) for `compile`. material: see `network`."""
+
+    def validation(self, options: Any, material: Any, world: World, scratch: Path) -> tf.data.Dataset | OwnValidation:
+        """This rank's validation: the dataset of the material, or one of the task's own. scratch: a folder for temporary files."""
+
+    def validation_cost(self, options: Any, material: Any) -> float:
+        """How often a validation step runs the network: 1, or more for windows."""
 
     def callbacks(self, model: keras.Model, material: Any, world: World) -> list[Any]:
         """Callbacks of this task alone. They run at `Place.TASK`: the logs of an epoch hold means over the ranks by then."""

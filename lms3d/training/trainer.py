@@ -20,6 +20,7 @@ from lms3d.training.callbacks.progress import TimeGuard
 from lms3d.training.interrupt import Interrupt
 from lms3d.training.run import Data, Job, TrainingRun, TrainingSchedule
 from lms3d.training.run_state import Position, Row, floats
+from lms3d.training.validation import OwnValidation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def _fit_what_is_left(model: keras.Model, run: TrainingRun) -> None:
     if step == run.schedule.steps_per_epoch:
         _end_epoch(model, run)
     elif step:
-        build_metrics(model, run.data.validation)  # their unfinished sums are about to be put back
+        build_metrics(model, run.data.training(run.state.samples))  # their unfinished sums are about to be put back
         _fit(model, run, epoch + 1)
     if run.state.position.epoch < run.schedule.epochs and not model.stop_training:
         _fit(model, run, run.schedule.epochs)
@@ -84,8 +85,10 @@ def _fit_what_is_left(model: keras.Model, run: TrainingRun) -> None:
 def _fit(model: keras.Model, run: TrainingRun, epochs: int) -> None:
     """Trains from the present position to the end of epoch `epochs`."""
     data, schedule, position = run.data, run.schedule, run.state.position
+    own = isinstance(data.validation, OwnValidation)  # a callback calls it
     model.fit(
-        data.training(run.state.samples), validation_data=data.validation, validation_steps=schedule.validation_steps,
+        data.training(run.state.samples), validation_data=None if own else data.validation,
+        validation_steps=None if own else schedule.validation_steps,
         steps_per_epoch=schedule.steps_per_epoch - position.step, initial_epoch=position.epoch, epochs=epochs,
         callbacks=list(run.callbacks), shuffle=False, verbose=0,  # the stream has its own order
     )  # fmt: skip
@@ -93,16 +96,16 @@ def _fit(model: keras.Model, run: TrainingRun, epochs: int) -> None:
 
 def _end_epoch(model: keras.Model, run: TrainingRun) -> None:
     """Does what `fit` does after the last step of an epoch, for a run that was interrupted just then."""
-    epoch, training_logs = run.state.position.epoch, run.logs
+    epoch, logs = run.state.position.epoch, dict(run.logs)
     callbacks = keras.callbacks.CallbackList(list(run.callbacks), model=model, steps=0)
     callbacks.on_train_begin()
     callbacks.on_epoch_begin(epoch)
-    results = model.evaluate(
-        run.data.validation, steps=run.schedule.validation_steps, callbacks=callbacks, return_dict=True, verbose=0
-    )
-    callbacks.on_epoch_end(
-        epoch, {**training_logs, **{f"val_{name}": value for name, value in floats(results).items()}}
-    )
+    if not isinstance(run.data.validation, OwnValidation):
+        results = model.evaluate(
+            run.data.validation, steps=run.schedule.validation_steps, callbacks=callbacks, return_dict=True, verbose=0
+        )
+        logs |= {f"val_{name}": value for name, value in floats(results).items()}
+    callbacks.on_epoch_end(epoch, logs)
     callbacks.on_train_end()
 
 
@@ -118,6 +121,8 @@ def build_metrics(model: keras.Model, dataset: Any) -> None:
 
 def _batches(validation: Any, steps: int | None) -> int | None:
     """The validation batches of this rank, at most `steps`: Keras warns if there are fewer than it expects."""
+    if isinstance(validation, OwnValidation):
+        return validation.batches
     known = int(validation.cardinality()) if hasattr(validation, "cardinality") else -1
     return steps if known < 0 else min(known, steps or known)
 

@@ -28,6 +28,7 @@ def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
     done = train(*asked, "--epochs", 1)
     assert (done.returncode, done.stderr) == (0, "")
     assert "label 3 is ignored" in done.stdout
+    assert "a validation of 1 whole volume, in 1 window of 32x32x16" in done.stdout
     content = json.loads((run / "config.json").read_text())
     assert content["description"]["has_regions"]
     assert content["spacing_mm"] == [1, 1, 2]
@@ -41,19 +42,20 @@ def test_a_training_and_its_resume(tmp_path, train):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_two_ranks_train_a_fold(tmp_path, environment, commands):  # noqa: F811
+def test_two_ranks_train_a_fold_on_patches(tmp_path, environment, commands):  # noqa: F811
     root = write_nnunet(tmp_path / "Dataset007_X", ABOUT, cases=6, values=(1, 2, 3))
     run = tmp_path / "run"
     command = [
         sys.executable, "-m", "lms3d.launch", "-np", 2, *commands.python(), "-m", "lms3d.train", "--task", "segmentation",
-        "--data", root, "--box", "16x16x8", "--model", "resenc", "--preset", "S", "--levels", 2, "--folds", 3, "--fold", 1,
-        "--epochs", 1, "--distort", "all", "--output", run,
+        "--data", root, "--box", "16x16x8", "--patch", "8x16x8", "--model", "resenc", "--preset", "S", "--levels", 2,
+        "--folds", 2, "--fold", 1, "--epochs", 1, "--distort", "all", "--output", run,
     ]  # fmt: skip
     done = subprocess.run(
         [*map(str, command)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert "learns from 4 samples, validates on 2" in done.stdout
+    assert "learns from 3 samples, validates on 3" in done.stdout
+    assert "a validation of 2 whole volumes a rank, in 6 windows of 8x16x8" in done.stdout
     whole = json.loads((run / "split.json").read_text())
-    assert (len(whole["training"]), len(whole["validation"])) == (4, 2)
+    assert (len(whole["training"]), len(whole["validation"])) == (3, 3)
     assert (run / "best.keras").is_file()

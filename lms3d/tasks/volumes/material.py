@@ -39,7 +39,7 @@ class VolumeMaterial:
     validation_batch_size: int
     seed: int
     shown: Presentation
-    """How training samples are shown; validation samples share its patch alone."""
+    """How training samples are shown."""
     described: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -59,14 +59,15 @@ class VolumeMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
+        """Whole volumes, of one shape. Those of a run on patches are validated by `lms3d.tasks.volumes.validation`."""
         from lms3d.data.volumes import pipeline
 
-        # A rank without a case of its own evaluates another's, which does not count.
-        share = world.share(self.split.validation) or self.split.validation[:1]
-        return pipeline.validation_dataset(
-            self.cache, self.targets, share, self.normalisation, batch_size=self.validation_batch_size,
-            patch=self.shown.patch,
-        )  # fmt: skip
+        share, batch = self.validation_share(world), self.validation_batch_size
+        return pipeline.validation_dataset(self.cache, self.targets, share, self.normalisation, batch_size=batch)
+
+    def validation_share(self, world: World) -> Sequence[str]:
+        """The cases that a rank validates. One without a case of its own evaluates another's, which does not count."""
+        return world.share(self.split.validation) or self.split.validation[:1]
 
 
 def tell_of_unused(unused: Sequence[Path]) -> None:

@@ -25,8 +25,8 @@ class VolumeConfig(StagedConfig):
         type=cli.checked(cli.sides, "box"), metavar="XxYxZ", predicts=True, planned=True,
     )  # fmt: skip
     patch: int | tuple[int, int, int] | None = option(
-        None, "train on cubes of side N, or on boxes XxYxZ, cut from the volume; predict with a sliding window (default: the whole "
-        "volume)", type=cli.checked(cli.patch, "patch"), metavar="N", predicts=True, planned=True,
+        None, "train on cubes of side N, or on boxes XxYxZ, cut from the volume; validate and predict whole volumes with a sliding "
+        "window (default: the whole volume)", type=cli.checked(cli.patch, "patch"), metavar="N", predicts=True, planned=True,
     )  # fmt: skip
     anti_alias: bool = option(
         True, "before volumes are made smaller, remove detail that they cannot hold (default: on)",

@@ -13,7 +13,10 @@ from lms3d.tasks.volumes.options import VolumeConfig
 from lms3d.training import demo
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from lms3d.tasks.volumes.material import VolumeMaterial
+    from lms3d.training.validation import OwnValidation
 
 
 class VolumeTask(Task):
@@ -28,6 +31,27 @@ class VolumeTask(Task):
     ) -> VolumeMaterial:
         material: VolumeMaterial = self._beside("material").prepare(options, run_dir, resuming, world, progress)
         return material
+
+    def validation(
+        self, options: VolumeConfig, material: VolumeMaterial, world: World, scratch: Path
+    ) -> tf.data.Dataset | OwnValidation:
+        """Whole volumes: as they are, or by sliding windows in a run on patches."""
+        if options.patch is None:
+            return material.validation(world)
+        from lms3d.tasks.volumes.validation import SlidingValidation
+
+        most = options.validation_steps and options.validation_steps * material.validation_batch_size
+        return SlidingValidation(
+            material=material, case_ids=material.validation_share(world)[:most], scratch=scratch, loss=options.loss,
+            metrics=self.metrics(options, material), ranks=world.size,
+        )  # fmt: skip
+
+    def validation_cost(self, options: VolumeConfig, material: VolumeMaterial) -> float:
+        if options.patch is None:
+            return 1.0
+        from lms3d.tasks.volumes.validation import mean_windows
+
+        return mean_windows(material) * material.validation_batch_size
 
     def demonstration_limit_bytes(self, options: VolumeConfig) -> int | None:
         return demo.limit_bytes(math.prod(options.sample_shape()))

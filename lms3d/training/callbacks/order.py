@@ -22,6 +22,7 @@ class Place(IntEnum):
     """The order in which Keras calls each hook of all callbacks; at one place they keep the order in which they were given."""
 
     LMS = auto()  # replaces the function of the step before anybody else looks at the model
+    VALIDATION = auto()  # before all that read the scores
     RANK_MEAN = (
         auto()
     )  # replaces a rank's logs by the mean of all ranks: the callbacks below then decide alike everywhere
@@ -75,6 +76,7 @@ class TrainingCallback(keras.callbacks.Callback):
 
 CALLBACKS: Registry[type[TrainingCallback]] = Registry(
     "training callback",
+    validation="lms3d.training.callbacks.validation:Validation",
     rank_mean="lms3d.training.callbacks.rank_mean:RankMean",
     bit_record="lms3d.training.callbacks.bit_record:BitRecord",
     plateau="lms3d.training.callbacks.plateau:Plateau",

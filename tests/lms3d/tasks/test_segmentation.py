@@ -134,7 +134,8 @@ def test_batches_of_each_kind_of_grid(root, tmp_path, monkeypatch, grid):
     assert set(np.unique(target)) <= {0, 1, 255}
     known = target.numpy()[target.numpy()[..., 0] != 255]
     assert (known.sum(-1) == 1).all(), "each known voxel has one class"
-    assert 255 in next(iter(made.validation(World())))[1].numpy()
+    if options.patch is None:
+        assert 255 in next(iter(made.validation(World())))[1].numpy()
     again = facts.restored(json.loads(json.dumps(made.described)), "config.json")
     assert again == facts.facts(options, made)
     assert again.description.targets == made.targets
@@ -159,12 +160,9 @@ def test_a_third_of_the_patches_hold_a_label_each_with_the_same_chance():
 
 def test_a_patch_that_is_larger_than_the_volume_lies_around_it():
     truth = np.ones((4, 20, 4), np.uint8)
-    for box in (
-        patches.random_patch(truth, (8, 8, 8), np.random.default_rng(0)),
-        patches.central_patch(truth, (8, 8, 8)),
-    ):
-        assert (box.lower[0], box.upper[0]) == (-2, 6)
-        assert box.crop(truth).sum() == 4 * 8 * 4
+    box = patches.random_patch(truth, (8, 8, 8), np.random.default_rng(0))
+    assert (box.lower[0], box.upper[0]) == (-2, 6)
+    assert box.crop(truth).sum() == 4 * 8 * 4
 
 
 def test_an_abdomen_is_read_as_it_was_made(tmp_path):

@@ -34,11 +34,11 @@ def test_predicted_steps_fit_into_the_time(step_seconds, training, available, se
 def planned(monkeypatch, capsys):
     """`planned(step_seconds, **options)`: the lengths of a run with 20 training and 5 validation steps, and its messages."""
 
-    def length(step_seconds, **options):
+    def length(step_seconds, cost=1.0, **options):
         prediction = SimpleNamespace(predicted_step_seconds=step_seconds, unedited_step_seconds=None)
         monkeypatch.setattr(needs, "plan_training_step", lambda *_, **__: SimpleNamespace(prediction=prediction))
         monkeypatch.setattr(needs, "elapsed_seconds", lambda: demo.END_SECONDS - 540)
-        found = needs.with_length(BratsConfig(**options), None, None, 20, 5, 0.5)
+        found = needs.with_length(BratsConfig(**options), None, None, 20, 5, 0.5, cost)
         return (found.epochs, found.steps_per_epoch, found.validation_steps), capsys.readouterr().out
 
     return length
@@ -52,6 +52,10 @@ def test_a_demonstration_has_as_many_epochs_as_its_time_allows(planned):
 
 def test_a_cosine_falls_over_the_epochs_that_are_predicted(planned):
     assert planned(1.0, schedule="cosine")[0] == (11, 20, 5)
+
+
+def test_volumes_in_many_windows_validate_fewer(planned):
+    assert planned(1.0, cost=45.0)[0] == planned(45.0)[0]
 
 
 def test_slow_steps_validate_fewer_cases_unless_their_number_is_given(planned):

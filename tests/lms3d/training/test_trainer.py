@@ -15,11 +15,13 @@ import tensorflow as tf
 
 from lms3d import atomic_files
 from lms3d.errors import Diverged, Interrupted
+from lms3d.keras_step.callback import LMS
 from lms3d.ranks import variables
 from lms3d.training import checkpoint, trainer
-from lms3d.training.callbacks import progress
+from lms3d.training.callbacks import progress, validation
 from lms3d.training.callbacks.order import Place
 from lms3d.training.run import Data, Job, TrainingSchedule
+from lms3d.training.validation import OwnValidation
 from tests.power_cut import PowerCut
 
 STEPS = 4
@@ -49,11 +51,26 @@ def dataset(steps: tf.data.Dataset) -> tf.data.Dataset:
     return steps.map(load)
 
 
-def run(run_dir, *callbacks, epochs=4, resume=False, model=None, on_interrupt=lambda: None, **options):
+class InWindows(OwnValidation):
+    """The samples of the usual validation, each a window, and the same loss and metric."""
+
+    batches, in_words = 3, ""
+
+    def scores(self, predict):
+        found = {"loss": [], "mae": []}
+        for number in range(900, 903):
+            (x,), (y,) = batch(number)
+            wrong = predict(x) - y
+            found["loss"].append(float((wrong**2).mean()))
+            found["mae"].append(float(np.abs(wrong).mean()))
+        return {name: float(np.mean(each)) for name, each in found.items()}
+
+
+def run(run_dir, *callbacks, epochs=4, resume=False, model=None, on_interrupt=lambda: None, own=None, **options):
     model = model or make_model()
     data = Data(
         training=lambda first: dataset(tf.data.Dataset.range(first, 10**6)),
-        validation=dataset(tf.data.Dataset.range(900, 903)),
+        validation=own or dataset(tf.data.Dataset.range(900, 903)),
     )
     schedule = TrainingSchedule(epochs=epochs, steps_per_epoch=STEPS, **options)
     job = Job(run_dir=run_dir, resume=resume, on_interrupt=on_interrupt)
@@ -130,6 +147,71 @@ def test_resumed_after_interrupt(tmp_path, straight, where, position):
     model, history = run(tmp_path, resume=True)
     assert history.resumed_at == trainer.Position(*position)
     assert_same(model, tmp_path, straight)
+
+
+@pytest.fixture(scope="module")
+def straight_in_windows(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("windows")
+    model, history = run(run_dir, own=InWindows())
+    return run_dir, model, history
+
+
+def test_a_validation_of_its_own_says_what_keras_would(straight, straight_in_windows):
+    for mine, theirs in zip(history_of(straight_in_windows[0]), history_of(straight[0]), strict=True):
+        assert list(mine) == list(theirs)
+        for name in mine.keys() - {"seconds"}:
+            assert float(mine[name]) == pytest.approx(float(theirs[name]), rel=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("where", "position"),
+    [(CtrlC(2, 2), (2, 3)), (CtrlC(1, 1, "test"), (1, 4))],
+    ids=["mid-epoch", "validation"],
+)
+def test_a_validation_of_its_own_is_interrupted_and_repeated(tmp_path, straight_in_windows, where, position):
+    with pytest.raises(Interrupted):
+        run(tmp_path, where, LMS(), own=InWindows())
+    model, history = run(tmp_path, LMS(), resume=True, own=InWindows())
+    assert history.resumed_at == trainer.Position(*position)
+    assert_same(model, tmp_path, straight_in_windows)
+
+
+def test_a_validation_that_takes_longer_than_training_is_told_once(tmp_path, monkeypatch, capsys):
+    clock = Clock(validation_seconds=6.0)
+    monkeypatch.setattr(validation, "time", clock)
+    run(tmp_path, clock, epochs=2, own=InWindows())
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: validating")]
+    assert "took 6.0 s, longer than training, 4.0 s; --validation-steps N" in told
+
+
+def test_a_run_that_was_validated_otherwise_chooses_its_best_epoch_anew(tmp_path, capsys):
+    """A patch around the foreground was easier than the whole volume."""
+
+    class Harder(InWindows):
+        def scores(self, predict):
+            return {name: 1000 + value for name, value in super().scores(predict).items()}
+
+    run(tmp_path, epochs=2, patience=2)
+    before = best_of(tmp_path)
+    _, history = run(tmp_path, epochs=4, patience=2, resume=True, own=Harder())
+    assert capsys.readouterr().out.count("the best epoch is chosen anew") == 1
+    assert len(history.rows) == 4
+    assert any((mine != theirs).any() for mine, theirs in zip(best_of(tmp_path), before, strict=True))
+    run(tmp_path, epochs=5, resume=True, own=Harder())
+    assert "chosen anew" not in capsys.readouterr().out
+
+
+def test_lms_runs_the_windows(tmp_path):
+    lms, seen = LMS(), []
+
+    class Seen(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            seen.append((batch, "predict" in lms.reports))
+
+    model, _ = run(tmp_path, lms, Seen(), epochs=2, own=InWindows())
+    assert seen == [(0, True), (1, True), (2, True)] * 2
+    assert "test" not in lms.reports
+    assert model.predict_function is None, "Keras makes its own again"
 
 
 def test_interrupted_twice_in_one_epoch(tmp_path, straight):
