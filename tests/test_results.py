@@ -2,12 +2,16 @@
 
 An entry has a command with machine, day and commit, named figures, and the sentences of each page that state them, with {names} for
 figures. To change a figure, change it there: the tests name every sentence that says something else. A page may state fewer
-decimals. `sections` lists the sections that state no figure of their own.
+decimals. `sections` lists the sections that state no figure of their own. The figures of an entry with `rounds` are means over the
+scores in that folder.
 """
 
+import csv
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import pytest
@@ -90,6 +94,25 @@ def test_a_figure_has_a_command_and_a_sentence(one):
     stated = "".join(text for texts in one["stated"].values() for text in texts)
     assert one["measured"]
     assert set(re.findall(r"\{(\w+)\}", stated)) == set(one["figures"])
+
+
+def means(folder: str) -> dict[str, str]:
+    """The mean Dice in native space over all cases and rounds of a comparison: BUDGET_ARM_REGION -> three decimals."""
+    rows = [
+        row for file in sorted((ROOT / folder).glob("*.csv")) for row in csv.DictReader(file.read_text().splitlines())
+    ]
+    dice = defaultdict(list)
+    for row in rows:
+        if row["space"] == "native":
+            dice["_".join((row["budget"], row["predictions"].split("-")[0], row["region"]))].append(float(row["dice"]))
+    return {name: f"{fmean(values):.3f}" for name, values in dice.items()}
+
+
+@pytest.mark.parametrize("one", [one for one in RESULTS["results"] if "rounds" in one], ids=lambda one: one["what"])
+def test_the_scores_of_a_comparison_are_the_means_over_its_rounds(one):
+    found = means(one["rounds"])
+    assert found
+    assert found == {name: one["figures"].get(name) for name in found}
 
 
 @pytest.mark.parametrize(("page", "title"), [tuple(one) for one in RESULTS["sections"]])
