@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lms3d.experiments.accelerator import check, sections
+from lms3d.experiments.accelerator import aims, check, sections
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.accelerator.sections import SECTIONS
 from lms3d.experiments.harness import methods
@@ -67,7 +67,8 @@ def table(found: Found, section: str, scale: Scale) -> str:
         timed = sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
         return "\n\n".join([verdicts(found, scale), bits, here.table_of(timed, STEPS)])
     steps = here.table_of(made, PREDICTIONS if section == "predictions" else STEPS)
-    return "\n\n".join(filter(None, [steps, kernels(found, scale) if section == "limits" else ""]))
+    slowest = kernels(found, scale) if section == "limits" else ""
+    return "\n\n".join(filter(None, [aims.table(section, found, scale), steps, slowest]))
 
 
 def kernels(found: Found, scale: Scale) -> str:
