@@ -70,7 +70,7 @@ def _of_peers(found: Found, scale: Scale) -> Iterator[Aim]:
     parts = (*sections.limits_parts(found, scale), *sections.precision_parts(found, scale))
     names = [part.name for part in parts if part.method in (methods.NONE, scale.lms)]
     ours = [found[name] for name in names if name in found and found[name].trained]
-    for method in (one for one in scale.peers if one in methods.TORCH_METHODS):
+    for method in (*scale.peers, *scale.later_peers):
         peer = found.get(scale.part(method, scale.limits_side, None).name)
         precision = scale.half_precision if methods.TORCH_METHODS[method].autocast else "float32"
         best = fastest([r for r in ours if r.part.precision == precision], _peak_bytes(peer))

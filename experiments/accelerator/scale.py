@@ -25,6 +25,7 @@ PEERS = (
     methods.TORCH, methods.TORCH_COMPILED, f"{methods.TORCH_COMPILED}, bfloat16", methods.TORCH_CHECKPOINT,
     methods.TORCH_SAVE_ON_CPU, f"{methods.TORCH_COMPILED}, activation_memory_budget 0.5",
 )  # fmt: skip
+LATER_PEERS = tuple(method for method in methods.TORCH_METHODS if method not in PEERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Scale:
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
     least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
     under LMS, if a step has ROOMY_BYTES, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
-    for each. peers: the methods of PyTorch.
+    for each. peers: the methods of PyTorch that matter most; later_peers: the others, once those have ended.
     """
 
     check: CubeUnderLimit
@@ -72,6 +73,7 @@ class Scale:
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     peers: tuple[str, ...] = ()
+    later_peers: tuple[str, ...] = ()
     model: str = field(default="isensee2017", init=False)
 
     def part(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
@@ -137,6 +139,7 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
         peers=PEERS if with_peers else (),
+        later_peers=LATER_PEERS if with_peers else (),
     )
 
 

@@ -95,14 +95,15 @@ def large_parts(found: Found, scale: Scale) -> list[StudyPart]:
 
 
 def peer_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """PyTorch on the same network, where it is installed, beside TensorFlow without LMS."""
-    if not scale.peers:
-        return []
+    """TensorFlow without LMS and PyTorch's usual ways, if it is installed, on the same network; once these have ended XLA and
+    PyTorch's other ways, of which some compile for long."""
     side = scale.limits_side
-    return [
-        scale.part(methods.NONE, side, scale.whole_mib),
-        *(scale.part(method, side, None) for method in scale.peers),
+    first = [scale.part(methods.NONE, side, scale.whole_mib), *(scale.part(one, side, None) for one in scale.peers)]
+    later = [
+        scale.part(methods.XLA, side, scale.whole_mib),
+        *(scale.part(one, side, None) for one in scale.later_peers),
     ]
+    return [*first, *(later if all(part.name in found for part in first) else [])]
 
 
 def precision_parts(found: Found, scale: Scale) -> list[StudyPart]:
@@ -166,7 +167,7 @@ def _tried_parts(found: Found, scale: Scale) -> list[StudyPart]:
 SECTIONS = (
     StudySection(name="check", title="Does it work here?", weight=4, parts=check_parts),
     StudySection(name="limits", title="What a limit costs", weight=12, parts=limits_parts),
-    StudySection(name="peers", title="PyTorch on the same network", weight=3, parts=peer_parts),
+    StudySection(name="peers", title="XLA and PyTorch on the same network", weight=5, parts=peer_parts),
     StudySection(name="large", title="A step that does not fit the smaller card", weight=4, parts=large_parts),
     StudySection(name="precision", title="In 16 bits", weight=3, parts=precision_parts),
     StudySection(name="placement", title="Is every op where it should be?", weight=1),

@@ -33,6 +33,7 @@ PLACED = {"computes_on": "GPU:0", "swap_outs": 6, "swap_ins": 8, "recomputes": 3
 KERNELS = {
     "kernel_seconds": 0.25, "kernels": [{"kernel": "wgrad_" + 80 * "x", "op": "Conv3D", "launches": 4.0, "seconds": 0.0125}]
 }  # fmt: skip
+PEERS = "XLA and PyTorch on the same network"
 BYTES_OF_VOXEL = 1850.0  # of the imitated step, a tenth of it with LMS
 
 
@@ -137,21 +138,33 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert row in section_of(text, "Predicted and measured")
     with open(tmp_path / "gpu_case_study.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["section"] for row in rows} == {"check", "limits", "large", "precision", "cubes"}
-    assert "Nothing measured" in section_of(text, "PyTorch on the same network")
+    assert {row["section"] for row in rows} == {"check", "limits", "peers", "large", "precision", "cubes"}
+    assert "| 192³ | XLA for the whole step | none | trained |" in section_of(text, PEERS)
     saved = json.loads((tmp_path / "sections/large.json").read_text())
     assert [row["method"] for row in saved["rows"]] == [methods.NONE, methods.LMS]
 
 
-def test_pytorch_stands_beside_the_step_without_lms(tmp_path, child):
+def test_xla_and_all_of_pytorch_stand_beside_the_step_without_lms(tmp_path, child):
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes, with_peers=True)
     runs = Trainings(tmp_path, card_bytes=GPU.memory_bytes, start=child)
     done = GpuStudy(tmp_path, size, runs, rehearsed=False)
     done.run(8, only=["peers"])
-    assert {part.method for part in child.made} == {methods.NONE, *scale.PEERS}
-    assert {part.method for part in child.made[1:]} <= set(methods.TORCH_METHODS)
-    told = section_of(page.write(done, GPU, "x"), "PyTorch on the same network")
+    trained = [part.method for part in child.made]
+    assert trained[:7] == [methods.NONE, *scale.PEERS]  # a short time is for these
+    assert trained[7] == methods.XLA
+    assert sorted(trained[1:]) == sorted([methods.XLA, *methods.TORCH_METHODS])
+    told = section_of(page.write(done, GPU, "x"), PEERS)
     assert "| 192³ | torch.compile | none | trained | 450 ms | 1.50 |" in told
+    assert "| a step of ours in the memory of torch.compile, " in told
+
+
+def test_the_later_peers_wait_until_the_usual_ones_have_ended(tmp_path, child):
+    child.fails = {methods.TORCH_COMPILED: process.ChildFailed("out of time", "ended at its deadline")}
+    size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes, with_peers=True)
+    done = GpuStudy(tmp_path, size, Trainings(tmp_path, card_bytes=GPU.memory_bytes, start=child), rehearsed=False)
+    done.run(8, only=["peers"])
+    assert outcomes(done) == {"peers": OUT_OF_TIME}
+    assert {part.method for part in child.made} <= {methods.NONE, *scale.PEERS}
 
 
 def test_without_its_usual_workspace_the_step_without_lms_is_no_measure():
