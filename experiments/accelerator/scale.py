@@ -47,8 +47,8 @@ class Scale:
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
     least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
-    under LMS, if a step has ROOMY_BYTES, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
-    for each. peers: the methods of PyTorch that matter most; later_peers: the others, once those have ended.
+    under LMS, if a step has roomy_bytes, and if it has less. Few, since convolutions are measured anew for each. peers: the methods
+    of PyTorch that matter most; later_peers: the others, once those have ended.
     """
 
     check: CubeUnderLimit
@@ -68,8 +68,9 @@ class Scale:
     steps: int
     profiled: int
     least_seconds: float
-    side_by_side: int = 1
-    workspaces_mib: tuple[int, int] | None = None
+    side_by_side: int
+    workspaces_mib: tuple[int, int]
+    roomy_bytes: float
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     peers: tuple[str, ...] = ()
@@ -85,15 +86,14 @@ class Scale:
 
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
-        roomy = limit_mib is None or limit_mib * MIB >= ROOMY_BYTES
-        known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
-        workspace = known[0 if roomy else 1] if known else None
+        roomy = limit_mib is None or limit_mib * MIB >= self.roomy_bytes
+        usual = method in (methods.NONE, methods.KERAS)
+        workspace = None if usual else self.workspaces_mib[0 if roomy else 1]
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def checked(self, method: str, limit_mib: int | None, **more: object) -> StudyPart:
         """A training of the small cube, all with the smaller workspace."""
-        workspace = self.workspaces_mib[1] if self.workspaces_mib else None
-        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": workspace, **more})
+        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": self.workspaces_mib[1], **more})
 
     def tried(self, method: str, side: int, limit_mib: int | None) -> StudyPart:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
@@ -136,6 +136,7 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         profiled=2,
         least_seconds=15.0,
         workspaces_mib=(1024, 256),
+        roomy_bytes=ROOMY_BYTES,
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
         peers=PEERS if with_peers else (),
@@ -143,8 +144,9 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
     )
 
 
-def of_rehearsal() -> Scale:
-    """The same questions for two levels of the network, in limits of the same proportions, on a processor."""
+def of_rehearsal(*, with_peers: bool = False) -> Scale:
+    """The same questions for two levels of the network, in limits of the same proportions, on a processor, which has no cuDNN: its
+    workspaces change nothing. PyTorch's network has all levels."""
     return Scale(
         check=CubeUnderLimit(side=48, limit_mib=66),
         limits_side=48,
@@ -164,5 +166,9 @@ def of_rehearsal() -> Scale:
         profiled=1,
         least_seconds=2.0,
         side_by_side=3,
+        workspaces_mib=(64, 32),
+        roomy_bytes=50 * MIB,
         filters=(8, 16),
+        peers=PEERS if with_peers else (),
+        later_peers=LATER_PEERS if with_peers else (),
     )

@@ -72,9 +72,7 @@ def limits_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
-    without += [
-        scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib or ()
-    ]
+    without += [scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib]
     limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
     rivals = [
         scale.compared(methods.TFLMS, side, scale.rival_mib),

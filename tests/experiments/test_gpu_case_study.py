@@ -31,7 +31,10 @@ GPU = Card(
 )  # fmt: skip
 PLACED = {"computes_on": "GPU:0", "swap_outs": 6, "swap_ins": 8, "recomputes": 3, "wrong": [], "same_bits": True}
 KERNELS = {
-    "kernel_seconds": 0.25, "kernels": [{"kernel": "wgrad_" + 80 * "x", "op": "Conv3D", "launches": 4.0, "seconds": 0.0125}]
+    "kernel_seconds": 0.25, "idle_in_step_share": 0.1, "kernels": [
+        {"kernel": "wgrad_" + 80 * "x", "op": "Conv3D", "launches": 4.0, "seconds": 0.0125, "flops": 5e11, "size_bytes": 10**10},
+        {"kernel": "pad", "op": "Conv3D", "launches": 4.0, "seconds": 0.001, "flops": 0, "size_bytes": 0},
+    ],
 }  # fmt: skip
 PEERS = "XLA and PyTorch on the same network"
 BYTES_OF_VOXEL = 1850.0  # of the imitated step, a tenth of it with LMS
@@ -130,7 +133,10 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
     assert "| 192³ | no LMS | none | trained | 1024 MiB | 360 ms | 1.20 | 1.00 |" in limits
     assert "| TFLMS auto-tune | 3.73 GiB |" in limits
-    assert limits.count(f"| wgrad_{54 * 'x'} | Conv3D | 4 | 12.50 ms |") == 2  # without LMS, and in half of its memory
+    slowest = f"| wgrad_{54 * 'x'} | Conv3D | 4 | 12.50 ms | "
+    assert f"{slowest}4.2% | 800 | 40 |" in limits  # without LMS
+    assert f"{slowest}2.8% | 800 | 40 |" in limits  # in half of its memory
+    assert limits.count("| pad | Conv3D | 4 | 1.00 ms |") == limits.count("250 ms a step, none in 10% of the step") == 2
     assert "| swap everything | none |" in limits
     assert "| Keras fit as it is | none |" in limits
     assert "| 192³, mixed_bfloat16 | LMS | 3.00 GiB |" in section_of(text, "In 16 bits")
