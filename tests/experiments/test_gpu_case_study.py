@@ -721,6 +721,22 @@ def test_wrong_places_are_found():
     assert placement.wrong(graph(reader="CPU:0"), "GPU:0") == ["z", "lms/recompute/a"]
 
 
+@pytest.mark.parametrize("with_peers", [True, False])
+def test_a_rehearsal_trains_all_that_a_card_does(with_peers):
+    def kinds(size: scale.Scale) -> set[tuple]:
+        first = [part for one in SECTIONS for part in one.parts({}, size)]
+        found = {part.name: PartResult(part=part, outcome="trained") for part in first}
+        return {(one.name, *kind(part, size)) for one in SECTIONS for part in one.parts(found, size)}
+
+    def kind(part: StudyPart, size: scale.Scale) -> tuple:
+        method = methods.LMS if part.method == size.lms else part.method
+        workspace = (None, *size.workspaces_mib).index(part.workspace_mib)
+        return method, part.precision, part.deterministic, workspace
+
+    card = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes, with_peers=with_peers)
+    assert kinds(scale.of_rehearsal(with_peers=with_peers)) == kinds(card)
+
+
 REHEARSED = [s.name for s in SECTIONS] if THOROUGH else ["check", "large", "placement"]
 """Nine processes of some thirty; `limits` and `cubes` train the same in other sizes."""
 patient = pytest.mark.timeout(3600)  # some twenty trainings, on cores that others may need
