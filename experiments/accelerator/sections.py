@@ -105,10 +105,10 @@ def peer_parts(found: Found, scale: Scale) -> list[StudyPart]:
 
 
 def precision_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """A step with LMS and a step without, in 16 bits."""
+    """A step with LMS and a step without, in 16 bits, beside one without in float32."""
     place, more = scale.half, {"precision": scale.half_precision}
-    with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
-    return [scale.part(methods.NONE, place.side, scale.whole_mib, **more), with_lms]
+    without = [scale.part(methods.NONE, place.side, scale.whole_mib, **one) for one in ({}, more)]
+    return [*without, scale.part(scale.lms, place.side, place.limit_mib, **more)]
 
 
 def searches(scale: Scale) -> list[tuple[str, int | None]]:

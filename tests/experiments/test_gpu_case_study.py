@@ -139,7 +139,8 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert limits.count("| pad | Conv3D | 4 | 1.00 ms |") == limits.count("250 ms a step, none in 10% of the step") == 2
     assert "| swap everything | none |" in limits
     assert "| Keras fit as it is | none |" in limits
-    assert "| 192³, mixed_bfloat16 | LMS | 3.00 GiB |" in section_of(text, "In 16 bits")
+    assert "| 192³, mixed_bfloat16 | LMS | 3.00 GiB | trained | 450 ms | 1.50 |" in section_of(text, "In 16 bits")
+    assert "| mixed_bfloat16 without LMS: step | 0.70 x float32 | 1.00 x float32 | **missed** |" in text
     row = "| 192³ | LMS | 3.73 GiB | 1.22 GiB | 1.17 GiB (-4%) | 450 ms | 500 ms (+11%) |"
     assert row in section_of(text, "Predicted and measured")
     with open(tmp_path / "gpu_case_study.csv", newline="") as file:
