@@ -1,6 +1,7 @@
 """`python -m experiments.compiled_steps`: what `LMS(compile="auto")` makes of the steps of three public architectures.
 
 Before each step of a process that compiles, one that does not takes a step on the same machine; the ratio of each pair counts.
+The whole step under XLA (`jit_compile=True`) stands beside.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds, format_size
 
 _DESCRIPTION = """\
-Measure step times and peaks of a residual encoder U-Net (3D), a SegFormer and a ConvNeXt with LMS(compile="off") and
-LMS(compile="auto"), in turns, without a limit that would ask LMS for anything."""
+Measure step times and peaks of a residual encoder U-Net (3D), a SegFormer and a ConvNeXt with LMS(compile="off"),
+LMS(compile="auto") and XLA, in turns, without a limit that would ask LMS for anything."""
 
 _EPILOG = """\
 The first steps take long: each program is compiled and timed once, and remembered in the cache folder.
@@ -28,23 +29,31 @@ writes into --output: report.md; parts/, logs/
 exit codes: 0 done, 1 a training failed, 2 wrong option, 130 interrupted (run again to go on)"""
 
 NAMES = ("residual-unet", "segformer", "convnext")
-OFF, AUTO = methods.UNCOMPILED, methods.COMPILED
-HEAD = ("network", "parameters", "step off / auto", "ratio", "peak off / auto", "ratio", "programs", "losses differ by")
+OFF, AUTO, WHOLE = methods.UNCOMPILED, methods.COMPILED, (methods.XLA,)
+WHOLE_STEPS = 2
+"""Measured steps under XLA. For a processor it has no fast gradients of 3D convolutions: the residual encoder U-Net took 12 to 27 s
+instead of 2, beside other work."""
+HEAD = (
+    "network", "parameters", "step off / auto", "ratio", "peak off / auto", "ratio", "programs", "losses differ by",
+    "XLA: step, ratio", "peak, ratio",
+)  # fmt: skip
 
 
 def _run(options: argparse.Namespace, typed: str) -> None:
     parts = {
-        name: pair(name, options.side, options.batch_size, options.limit, options.steps) for name in options.networks
+        name: ways(name, options.side, options.batch_size, options.limit, options.steps) for name in options.networks
     }
     output = command.folder(options)
     bench = Bench(output, minutes=options.minutes, again=options.again)
     try:
-        found = [result for both in parts.values() for part in both if (result := bench.measure(part)) is not None]
+        found = [result for some in parts.values() for part in some if (result := bench.measure(part)) is not None]
     finally:
         bench.close()
     trained = {(r.part.model, r.part.method): r for r in found if r.trained}
     rows = [
-        cells(trained[name, OFF], trained[name, AUTO]) for name in parts if {(name, OFF), (name, AUTO)} <= set(trained)
+        cells(trained[name, OFF], trained[name, AUTO], trained.get((name, methods.XLA)))
+        for name in parts
+        if {(name, OFF), (name, AUTO)} <= set(trained)
     ]
     sections = ["# Steps with compile off and auto", markdown(HEAD, rows), *page.gaps(bench)]
     print(page.write(output / "report.md", [*sections, f"{page.machine()} Made by `{typed}`."]))
@@ -52,26 +61,26 @@ def _run(options: argparse.Namespace, typed: str) -> None:
         raise SomeFailed(f"{len(failed)} of the trainings ended early: {failed[0]}")
 
 
-def pair(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[StudyPart, StudyPart]:
-    """The step that does not compile, for its peak and loss, and the one that does, timed beside one that does not. side: 0 is the
-    network's usual one. limit: in bytes."""
+def ways(name: str, side: int, batch: int, limit: int, steps: int) -> tuple[StudyPart, ...]:
+    """The step that does not compile, for its peak and loss; the one that does, and the one under XLA, each timed beside one that
+    does not compile. side: 0 is the network's usual one. limit: in bytes."""
     from lms3d.experiments.architectures import NETWORKS
 
     network = NETWORKS[name]
     if side % network.multiple:
         raise errors.InputError(f"--side {side}: {name} takes multiples of {network.multiple}")
-    off, auto = (
+    return tuple(
         StudyPart(
-            method=method, model=name, resolution=side or network.side, limit_mib=limit // MIB, warm_up=2, steps=steps,
-            timed=method == AUTO, baseline_limit_mib=limit // MIB if method == AUTO else None, batch=batch,
+            method=method, model=name, resolution=side or network.side, limit_mib=limit // MIB, warm_up=2, timed=method != OFF,
+            steps=steps if method != methods.XLA else min(steps, WHOLE_STEPS), batch=batch,
+            baseline_limit_mib=limit // MIB if method != OFF else None,
         )
-        for method in (OFF, AUTO)
+        for method in (OFF, AUTO, *WHOLE)
     )  # fmt: skip
-    return off, auto
 
 
-def cells(off: PartResult, auto: PartResult) -> list[str]:
-    """A row of the table."""
+def cells(off: PartResult, auto: PartResult, whole: PartResult | None = None) -> list[str]:
+    """A row of the table. whole: the step under XLA, if it trained."""
     peaks = [max(one.peaks_bytes) for one in (off, auto)]
     seconds = [statistics.median(some) for some in (auto.baseline_seconds or off.seconds, auto.seconds)]
     return [
@@ -83,7 +92,15 @@ def cells(off: PartResult, auto: PartResult) -> list[str]:
         f"{peaks[1] / peaks[0]:.2f}",
         f"{auto.report.get('programs', 0)} for {auto.report.get('compiled_ops', 0)} ops",
         f"{abs((auto.loss or 0.0) / (off.loss or 1.0) - 1):.1e}",
+        *(("", "") if whole is None else _whole_cells(whole, seconds[0], peaks[0])),
     ]
+
+
+def _whole_cells(whole: PartResult, seconds: float, peak_bytes: int) -> tuple[str, str]:
+    """Step and peak under XLA, each with its ratio to that of the step that does not compile."""
+    own_seconds, own_bytes = statistics.median(whole.seconds), max(whole.peaks_bytes)
+    ratio = whole.ratio or own_seconds / seconds
+    return f"{format_seconds(own_seconds)}, {ratio:.2f}", f"{format_size(own_bytes)}, {own_bytes / peak_bytes:.2f}"
 
 
 def _options(parser: cli.Parser) -> None:

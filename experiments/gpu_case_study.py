@@ -57,8 +57,8 @@ def _measure(options: argparse.Namespace, typed: str) -> None:
     output = command.folder(options, REHEARSAL_OUTPUT if options.rehearse else OUTPUT)
     _remember(card, options.rehearse, output)
     with_peers = importlib.util.find_spec("torch") is not None
-    on_card = partial(scale.of_gpu, card.half_precision, card.memory_bytes or 0, with_peers=with_peers)
-    chosen = scale.of_rehearsal() if options.rehearse else on_card()
+    on_card = partial(scale.of_gpu, card.half_precision, card.memory_bytes or 0)
+    chosen = (scale.of_rehearsal if options.rehearse else on_card)(with_peers=with_peers)
     trainings = Trainings(
         output,
         least_seconds=chosen.least_seconds,

@@ -14,16 +14,18 @@ GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 1.2
 """The share of its need that a step takes if everything is swapped, without a limit. On an H200: 8.8 of 7.5 GiB."""
-ROOMY_BYTES = 2.5 * GIB
-"""From here on a plan has room for the workspace of the fastest filter gradients, 865 MiB at 192^3."""
+ROOMY_BYTES = 2.4 * GIB
+"""From here on a plan has room for the workspace of the fastest filter gradients, 865 MiB at 192^3: on an H200 in 2.8 GiB, not in
+1.7. Between them nothing was measured."""
 NEED_BYTES = 7.5 * GIB / 192**3
 """What a step without LMS needs for each voxel. Measured on an H200: 7.46 GiB at 192^3."""
-LIMITS_MIB = (5120, 4300, 2870, 1740, 870)
-"""67, 56, 38, 23 and 11 % of what 192^3 needs."""
+LIMITS_MIB = (3820, 2521, 1528, 764)
+"""50, 33, 20 and 10 % of 7.46 GiB, for each of which there is an aim (`aims.RATIOS`)."""
 PEERS = (
     methods.TORCH, methods.TORCH_COMPILED, f"{methods.TORCH_COMPILED}, bfloat16", methods.TORCH_CHECKPOINT,
     methods.TORCH_SAVE_ON_CPU, f"{methods.TORCH_COMPILED}, activation_memory_budget 0.5",
 )  # fmt: skip
+LATER_PEERS = tuple(method for method in methods.TORCH_METHODS if method not in PEERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,8 @@ class Scale:
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
     least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
-    under LMS, if a step has ROOMY_BYTES, and if it has less; None: what lms3d chooses. Few, since convolutions are measured anew
-    for each. peers: the methods of PyTorch.
+    under LMS, if a step has roomy_bytes, and if it has less. Few, since convolutions are measured anew for each. peers: the methods
+    of PyTorch that matter most; later_peers: the others, once those have ended.
     """
 
     check: CubeUnderLimit
@@ -66,11 +68,13 @@ class Scale:
     steps: int
     profiled: int
     least_seconds: float
-    side_by_side: int = 1
-    workspaces_mib: tuple[int, int] | None = None
+    side_by_side: int
+    workspaces_mib: tuple[int, int]
+    roomy_bytes: float
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     peers: tuple[str, ...] = ()
+    later_peers: tuple[str, ...] = ()
     model: str = field(default="isensee2017", init=False)
 
     def part(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
@@ -82,15 +86,14 @@ class Scale:
 
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
         """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
-        roomy = limit_mib is None or limit_mib * MIB >= ROOMY_BYTES
-        known = () if method in (methods.NONE, methods.KERAS) else self.workspaces_mib
-        workspace = known[0 if roomy else 1] if known else None
+        roomy = limit_mib is None or limit_mib * MIB >= self.roomy_bytes
+        usual = method in (methods.NONE, methods.KERAS)
+        workspace = None if usual else self.workspaces_mib[0 if roomy else 1]
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def checked(self, method: str, limit_mib: int | None, **more: object) -> StudyPart:
         """A training of the small cube, all with the smaller workspace."""
-        workspace = self.workspaces_mib[1] if self.workspaces_mib else None
-        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": workspace, **more})
+        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": self.workspaces_mib[1], **more})
 
     def tried(self, method: str, side: int, limit_mib: int | None) -> StudyPart:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
@@ -118,7 +121,7 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         check=CubeUnderLimit(side=96, limit_mib=768),
         limits_side=192,
         limits_mib=LIMITS_MIB,
-        rival_mib=4300,
+        rival_mib=LIMITS_MIB[0],
         refused_mib=512,  # the floor was 632 MiB on an H200
         large=CubeUnderLimit(side=256, limit_mib=small_mib),
         half=CubeUnderLimit(side=192, limit_mib=3072),
@@ -133,26 +136,29 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         profiled=2,
         least_seconds=15.0,
         workspaces_mib=(1024, 256),
+        roomy_bytes=ROOMY_BYTES,
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
         peers=PEERS if with_peers else (),
+        later_peers=LATER_PEERS if with_peers else (),
     )
 
 
-def of_rehearsal() -> Scale:
-    """The same questions for two levels of the network, in limits of the same proportions, on a processor."""
+def of_rehearsal(*, with_peers: bool = False) -> Scale:
+    """The same questions for two levels of the network on a processor, which has no cuDNN: its workspaces change nothing. 48^3
+    needs 67 MiB, and 13 at the floor."""
     return Scale(
-        check=CubeUnderLimit(side=48, limit_mib=66),
+        check=CubeUnderLimit(side=48, limit_mib=44),
         limits_side=48,
-        limits_mib=(66,),
-        rival_mib=66,
-        refused_mib=20,
+        limits_mib=(33, 22),
+        rival_mib=33,
+        refused_mib=8,
         large=CubeUnderLimit(side=64, limit_mib=120),
-        half=CubeUnderLimit(side=48, limit_mib=66),
+        half=CubeUnderLimit(side=48, limit_mib=33),
         small_mib=120,
         whole_mib=1000,
         sides=(48, 64),
-        need_bytes=860.0,
+        need_bytes=640.0,
         lms_share=0.5,
         lms=methods.COPIED,
         warm_up=1,
@@ -160,5 +166,9 @@ def of_rehearsal() -> Scale:
         profiled=1,
         least_seconds=2.0,
         side_by_side=3,
+        workspaces_mib=(64, 32),
+        roomy_bytes=30 * MIB,
         filters=(8, 16),
+        peers=PEERS if with_peers else (),
+        later_peers=LATER_PEERS if with_peers else (),
     )

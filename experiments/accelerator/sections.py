@@ -72,9 +72,7 @@ def limits_parts(found: Found, scale: Scale) -> list[StudyPart]:
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
-    without += [
-        scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib or ()
-    ]
+    without += [scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib]
     limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
     rivals = [
         scale.compared(methods.TFLMS, side, scale.rival_mib),
@@ -95,21 +93,22 @@ def large_parts(found: Found, scale: Scale) -> list[StudyPart]:
 
 
 def peer_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """PyTorch on the same network, where it is installed, beside TensorFlow without LMS."""
-    if not scale.peers:
-        return []
+    """TensorFlow without LMS and PyTorch's usual ways, if it is installed, on the same network; once these have ended XLA and
+    PyTorch's other ways, of which some compile for long."""
     side = scale.limits_side
-    return [
-        scale.part(methods.NONE, side, scale.whole_mib),
-        *(scale.part(method, side, None) for method in scale.peers),
+    first = [scale.part(methods.NONE, side, scale.whole_mib), *(scale.part(one, side, None) for one in scale.peers)]
+    later = [
+        scale.part(methods.XLA, side, scale.whole_mib),
+        *(scale.part(one, side, None) for one in scale.later_peers),
     ]
+    return [*first, *(later if all(part.name in found for part in first) else [])]
 
 
 def precision_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """A step with LMS and a step without, in 16 bits."""
+    """A step with LMS and a step without, in 16 bits, beside one without in float32."""
     place, more = scale.half, {"precision": scale.half_precision}
-    with_lms = scale.part(scale.lms, place.side, place.limit_mib, **more)
-    return [scale.part(methods.NONE, place.side, scale.whole_mib, **more), with_lms]
+    without = [scale.part(methods.NONE, place.side, scale.whole_mib, **one) for one in ({}, more)]
+    return [*without, scale.part(scale.lms, place.side, place.limit_mib, **more)]
 
 
 def searches(scale: Scale) -> list[tuple[str, int | None]]:
@@ -166,7 +165,7 @@ def _tried_parts(found: Found, scale: Scale) -> list[StudyPart]:
 SECTIONS = (
     StudySection(name="check", title="Does it work here?", weight=4, parts=check_parts),
     StudySection(name="limits", title="What a limit costs", weight=12, parts=limits_parts),
-    StudySection(name="peers", title="PyTorch on the same network", weight=3, parts=peer_parts),
+    StudySection(name="peers", title="XLA and PyTorch on the same network", weight=5, parts=peer_parts),
     StudySection(name="large", title="A step that does not fit the smaller card", weight=4, parts=large_parts),
     StudySection(name="precision", title="In 16 bits", weight=3, parts=precision_parts),
     StudySection(name="placement", title="Is every op where it should be?", weight=1),

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lms3d.experiments.accelerator import check, sections
+from lms3d.experiments.accelerator import aims, check, sections
 from lms3d.experiments.accelerator.scale import Scale
 from lms3d.experiments.accelerator.sections import SECTIONS
 from lms3d.experiments.harness import methods
 from lms3d.experiments.harness.part import PartResult, StudyPart
-from lms3d.experiments.harness.table import cell, markdown, write_csv
+from lms3d.experiments.harness.table import cell, filled, markdown, write_csv
 from lms3d.experiments.overhead.results import MethodComparison
 from lms3d.units import format_seconds, format_size
 
@@ -24,13 +24,15 @@ warm up side by side, then take their measured steps one process after the other
 own. x no LMS: by the median step of the process without LMS; x same workspace: of the one with that workspace. Peak: most bytes
 that the allocator had handed out. Busy: share of the profiled steps in which the device runs a kernel. Overlap: share of the time
 of transfers in which it does. Moved: bytes per profiled step, and 10^9 bytes per second while that way is used; swapped out: what
-the plan moves. The profiler is not on in measured steps. Predicted: by the planner; in brackets predicted / measured - 1.
+the plan moves. The profiler is not on in measured steps. GB/s, TFLOP/s: inputs, results and floating-point operations of the ops
+that spend most of their time in this kernel, by its seconds. Predicted: by the planner; in brackets predicted / measured - 1.
 The first plan is kept (`adapt=False`) unless it runs out of memory: a recovery."""
 
 STEPS = (
     "cube", "method", "hard limit", "result", "workspace", "step", "x no LMS", "x same workspace", "peak", "busy", "overlap",
     "moved out", "moved in", "swapped out", "recomputed", "slabs",
 )  # fmt: skip
+KERNELS = ("kernel", "op", "launches a step", "time a step", "of the step", "GB/s", "TFLOP/s")
 PREDICTIONS = ("cube", "method", "hard limit", "peak", "predicted peak", "step", "predicted step")
 """Names in `overhead.results.SHOWN`."""
 COLUMNS = (
@@ -67,25 +69,36 @@ def table(found: Found, section: str, scale: Scale) -> str:
         timed = sorted((r for r in made if r.part.profiled), key=lambda r: r.part.method != methods.NONE)
         return "\n\n".join([verdicts(found, scale), bits, here.table_of(timed, STEPS)])
     steps = here.table_of(made, PREDICTIONS if section == "predictions" else STEPS)
-    return "\n\n".join(filter(None, [steps, kernels(found, scale) if section == "limits" else ""]))
+    slowest = kernels(found, scale) if section == "limits" else ""
+    return "\n\n".join(filter(None, [aims.table(section, found, scale), steps, slowest]))
 
 
 def kernels(found: Found, scale: Scale) -> str:
     """The slowest kernels of the step without LMS and of that in half of its memory; "" if none are known."""
     none, *_ = sections.limits_parts(found, scale)
     wanted = [none.name, scale.compared(scale.lms, scale.limits_side, scale.rival_mib).name]
-    texts = []
-    for r in (found[name] for name in wanted if name in found and found[name].profile.get("kernels")):
-        rows = [
-            (one["kernel"][:60], one["op"], f"{one['launches']:g}", f"{1e3 * one['seconds']:.2f} ms")
-            for one in r.profile["kernels"]
-        ]  # fmt: skip
-        whole = format_seconds(r.profile["kernel_seconds"])
-        texts.append(
-            f"**{r.part.title}**: kernels of {whole} a step, the slowest:\n\n"
-            + markdown(("kernel", "op", "launches a step", "time a step"), rows)
+    return "\n\n".join(
+        _kernels_of(found[name]) for name in wanted if name in found and found[name].profile.get("kernels")
+    )
+
+
+def _kernels_of(r: PartResult) -> str:
+    whole, idle = format_seconds(r.profile["kernel_seconds"]), r.profile.get("idle_in_step_share")
+    gaps = cell(idle, ", none in {:.0%} of the step".format)
+    rows = [
+        (
+            one["kernel"][:60], one["op"], f"{one['launches']:g}", f"{1e3 * one['seconds']:.2f} ms",
+            cell(r.step_seconds and one["seconds"] / r.step_seconds, ".1%"),
+            _rate(one, "size_bytes", 1e9), _rate(one, "flops", 1e12),
         )
-    return "\n\n".join(texts)
+        for one in r.profile["kernels"]
+    ]  # fmt: skip
+    return f"**{r.part.title}**: kernels of {whole} a step{gaps}, the slowest:\n\n{filled(KERNELS, rows)}"
+
+
+def _rate(kernel: Mapping[str, Any], name: str, unit: float) -> str:
+    """The work of a kernel for each second of its time, in some unit; "" if it is not known."""
+    return f"{kernel[name] / kernel['seconds'] / unit:,.3g}" if kernel.get(name) and kernel["seconds"] else ""
 
 
 def verdicts(found: Found, scale: Scale) -> str:

@@ -110,9 +110,9 @@ class PartResult:
     traffic: means over the timed steps of an emulated link: `tiers.base.COUNTERS` and processor seconds (`links.tier`); of the
     machine's own swap tier: those of the counters that it knows, over all steps after the warm-up.
     machine: speeds that the plan was made with (`cost.Machine`). workspace_mib: cuDNN's limit in force, "" for TensorFlow's own.
-    profile: of the profiled steps (`profiling.measure`): device, busy_share, overlap_share, out_bytes and in_bytes per step,
-    out_bytes_per_second and in_bytes_per_second while the link is busy, on a GPU kernel_seconds per step and kernels, the slowest
-    (`measure.KernelTime`); or {"error": why it cannot be told}.
+    profile: of the profiled steps (`profiling.measure`): device, busy_share, idle_in_step_share, overlap_share, out_bytes and
+    in_bytes per step, out_bytes_per_second and in_bytes_per_second while the link is busy, on a GPU kernel_seconds per step and
+    kernels, the slowest (`measure.KernelTime`); or {"error": why it cannot be told}.
     """
 
     part: StudyPart

@@ -33,7 +33,7 @@ from lms3d.experiments.harness.child import WORKSPACE
 from lms3d.experiments.harness.part import MIB, StudyPart
 from lms3d.experiments.harness.talk import Resident, Talk, asked
 from lms3d.experiments.links.link import STEP_SECONDS, SwapLink
-from lms3d.experiments.profiling import lanes, measure, xplane
+from lms3d.experiments.profiling import lanes, measure, work, xplane
 from lms3d.keras_step import step_averages
 from lms3d.keras_step.estimate import plan_step
 from lms3d.scoring import losses
@@ -122,25 +122,33 @@ class _Profiler:
         if self.first < step == self.end:
             tf.profiler.experimental.stop()
 
-    def found(self) -> dict[str, Any]:
-        """The figures of the profiled steps, bytes per step; {"error": ..} if the profile cannot be read."""
+    def found(self, lms: LMS | None) -> dict[str, Any]:
+        """The figures of the profiled steps, bytes per step; {"error": ..} if the profile cannot be read. lms: ran the steps."""
         if self.first == self.end:
             return {}
         try:
             trace = lanes.read(xplane.newest(Path(self.folder)))
-            found, kernels = measure.profile(trace), measure.kernels(trace) if trace.device != "CPU" else []
+            found, works = measure.profile(trace), _works(lms)
+            kernels = measure.kernels(trace, works) if trace.device != "CPU" else []
         except Exception as error:  # whatever is wrong with a profile, the steps have been measured
             return {"error": f"{type(error).__name__}: {error}"[:300]}
         ways = {"out": found.out, "in": found.into}
         return {
             "device": found.device,
             "busy_share": found.busy_share,
+            "idle_in_step_share": found.idle_in_step_share,
             "overlap_share": found.overlap_share,
             "kernel_seconds": sum(kernel.seconds for kernel in kernels),
             "kernels": [asdict(kernel) for kernel in kernels[:SLOWEST_KERNELS]],
             **{f"{way}_bytes": link.size_bytes / (self.end - self.first) for way, link in ways.items()},
             **{f"{way}_bytes_per_second": link.bytes_per_busy_second for way, link in ways.items()},
         }
+
+
+def _works(lms: LMS | None) -> dict[str, measure.OpWork]:
+    """The work of the ops of the steps that were run."""
+    steps = lms._runner.steps.values() if lms is not None and lms._runner is not None else ()
+    return {name: one for step in steps if step.prepared for name, one in work.of(step.prepared.function.graph).items()}
 
 
 class _Heard(logging.Handler):
@@ -214,7 +222,7 @@ def _train(part: StudyPart, model: keras.Model, talk: Talk, resident: Resident) 
         recoveries=heard.recoveries,
         digest=lockstep.digest,
         report=reported,
-        profile=profiler.found(),
+        profile=profiler.found(lms),
         traffic={} if tier is not None else _counters(stats_file, part),
         machine={} if lms is None or tier is not None else _speeds(lms),
         workspace_mib=os.environ.get(WORKSPACE, ""),

@@ -73,14 +73,16 @@ class Decoder(nn.Module):
 class Isensee2017(nn.Module):
     """(B, inputs, D, H, W) images -> (B, outputs, D, H, W) probabilities."""
 
-    def __init__(self, inputs: int = 4, outputs: int = 3, dropout: float = 0.3) -> None:
+    def __init__(
+        self, inputs: int = 4, outputs: int = 3, dropout: float = 0.3, filters: tuple[int, ...] = FILTERS
+    ) -> None:
         super().__init__()
-        below = (inputs, *FILTERS)
+        below, raised = (inputs, *filters), len(filters) - 1
         self.encoders = nn.ModuleList(
-            Encoder(below[level], count, 1 if level == 0 else 2, dropout) for level, count in enumerate(FILTERS)
+            Encoder(below[level], count, 1 if level == 0 else 2, dropout) for level, count in enumerate(filters)
         )
-        self.decoders = nn.ModuleList(Decoder(FILTERS[level + 1], FILTERS[level]) for level in range(len(FILTERS) - 1))
-        self.heads = nn.ModuleList(nn.Conv3d(count, outputs, 1) for count in FILTERS[:HEADS])
+        self.decoders = nn.ModuleList(Decoder(filters[level + 1], filters[level]) for level in range(raised))
+        self.heads = nn.ModuleList(nn.Conv3d(count, outputs, 1) for count in filters[: min(HEADS, raised)])
 
     def forward(self, x: torch.Tensor, wrap: Wrap = lambda block, *x: block(*x)) -> torch.Tensor:
         skips = []
@@ -123,7 +125,7 @@ def main() -> None:
 
 def _train(part: StudyPart, talk: Talk, resident: Resident) -> None:
     way = methods.TORCH_METHODS[part.method]
-    model = Isensee2017().to(DEVICE)
+    model = Isensee2017(filters=part.filters or FILTERS).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-4, eps=1e-7)
     image, truth = (torch.from_numpy(array).movedim(-1, 1).contiguous() for array in batches.volumes(part.resolution))
     order = torch.channels_last_3d if way.channels_last else torch.contiguous_format

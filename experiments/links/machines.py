@@ -12,7 +12,7 @@ The sources of the figures:
 | the same, V100 in AC922    | 197 s / 228        | the same                                                                   |
 | PCIe Gen3 x16              | 11 GB/s            | the same, profile: 10.9 and 11.7 GB/s; 15.75 GB/s by the standard          |
 | NVLink 2.0, CPU to GPU     | 62 GB/s            | the same, profile: 64.4 and 60.4 GB/s                                      |
-| step at 192^3, H200        | 0.232 s            | docs/history/gpu.md, the first run, 2026-11-26; now 0.088 s (docs/gpu.md)  |
+| step at 192^3, H200        | 0.088 s            | docs/gpu.md, the third run, 2026-11-27, without LMS                        |
 | PCIe Gen5 x16              | as its machine     | `lms3d/machines/h200-sxm.json`, with the source                            |
 | step, GH200                | 197 s / 228 / 3.72 | assumed: by the bandwidth of memory, H100 SXM 3,350, V100 900 GB/s         |
 | NVLink-C2C                 | as its machine     | `lms3d/machines/gh200.json`, with the source                               |
@@ -38,7 +38,7 @@ X86_SECONDS, AC922_SECONDS = (
     run.epoch_seconds / published.SUBJECTS for run in (published.X86_LOW, published.AC922_LOW)
 )
 GH200_SECONDS = AC922_SECONDS * 900 / 3350
-H200_SECONDS = 0.232 * (SIDE / 192) ** 3
+H200_SECONDS = 0.088 * (SIDE / 192) ** 3
 
 
 @dataclass(frozen=True, kw_only=True)

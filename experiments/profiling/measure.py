@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lms3d.experiments.profiling import intervals
@@ -15,6 +16,8 @@ from lms3d.experiments.profiling.intervals import Interval
 from lms3d.experiments.profiling.lanes import COMPUTE, DATA, IN, OUT, WAIT, LaneSpan, Trace
 
 PICO = 1e-12
+Kernel = tuple[str, str]
+"""The name of a kernel, and the type of the operations that launch it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +41,27 @@ class Transfers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpWork:
+    """Floating-point operations of an op, and the bytes of its inputs and results."""
+
+    flops: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelTime:
-    """Launches and seconds of a kernel in a step, the mean over the steps, for one type of operations."""
+    """Launches and seconds of a kernel in a step, the mean over the steps, for one type of operations.
+
+    flops, size_bytes: the work of those operations that spend most of their time in this kernel; 0 if it is not known. Padding and
+    changes of layout, which cuDNN launches beside a convolution, have none.
+    """
 
     kernel: str
     op: str
     launches: float
     seconds: float
+    flops: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,17 +133,36 @@ def profile(trace: Trace) -> StepProfile:
     )
 
 
-def kernels(trace: Trace) -> list[KernelTime]:
-    """The kernels within the range, the slowest first."""
-    found: dict[tuple[str, str], list[int]] = {}
+def kernels(trace: Trace, works: Mapping[str, OpWork] | None = None) -> list[KernelTime]:
+    """The kernels within the range, the slowest first. works: of the operations of a step, by name."""
+    found: dict[Kernel, list[int]] = {}
     for span in within(trace, COMPUTE):
-        found.setdefault((span.name, span.op.rpartition(":")[2]), []).append(span.end - span.begin)
+        found.setdefault(_kernel(span), []).append(span.end - span.begin)
+    done: dict[Kernel, list[OpWork]] = {kernel: [] for kernel in found}
+    for name, kernel in _main_kernels(trace).items():
+        done[kernel] += [works[name]] if works and name in works else []
     steps = len(trace.steps)
     made = [
-        KernelTime(kernel=name, op=op, launches=len(times) / steps, seconds=PICO * sum(times) / steps)
-        for (name, op), times in found.items()
-    ]
+        KernelTime(
+            kernel=kernel[0], op=kernel[1], launches=len(times) / steps, seconds=PICO * sum(times) / steps,
+            flops=sum(work.flops for work in done[kernel]), size_bytes=sum(work.size_bytes for work in done[kernel]),
+        )
+        for kernel, times in found.items()
+    ]  # fmt: skip
     return sorted(made, key=lambda kernel: -kernel.seconds)
+
+
+def _kernel(span: LaneSpan) -> Kernel:
+    return span.name, span.op.rpartition(":")[2]
+
+
+def _main_kernels(trace: Trace) -> dict[str, Kernel]:
+    """The kernel in which each operation spends most of its time, by the operation's name."""
+    spent: dict[str, dict[Kernel, int]] = {}
+    for span in within(trace, COMPUTE):
+        of_op = spent.setdefault(span.op.rpartition(":")[0], {})
+        of_op[_kernel(span)] = of_op.get(_kernel(span), 0) + span.end - span.begin
+    return {name: max(of_op, key=lambda kernel: of_op[kernel]) for name, of_op in spent.items()}
 
 
 def gaps(trace: Trace) -> list[Interval]:

@@ -25,7 +25,8 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def small_children(monkeypatch, commands):
-    """Real processes, whose convnext is small, are forks of one that has imported TensorFlow already."""
+    """Real processes, whose convnext is small, are forks of one that has imported TensorFlow already; none compiles its whole step."""
+    monkeypatch.setattr(compiled_steps, "WHOLE", ())
     monkeypatch.setattr(child, "of_module", lambda name: [*commands.python(), "-c", CODE, name])
 
 
@@ -58,8 +59,9 @@ def test_a_limit_that_is_no_size_is_refused(capsys):
 
 
 def test_the_ratio_is_the_median_of_pairs():
-    off, auto = compiled_steps.pair("convnext", 0, 1, 3 << 30, 3)
-    assert (off.timed, auto.timed) == (False, True)
+    off, auto, whole = compiled_steps.ways("convnext", 0, 1, 3 << 30, 3)
+    assert (off.timed, auto.timed, whole.timed) == (False, True, True)
+    assert whole.baseline() == replace(whole, method=methods.NONE, baseline_limit_mib=None)
     assert auto.baseline() == replace(auto, method=OFF, baseline_limit_mib=None)  # beside a step that does not compile
     same = {"outcome": "trained", "loss": 1.0, "parameters": 1000}
     cells = compiled_steps.cells(
@@ -68,10 +70,13 @@ def test_the_ratio_is_the_median_of_pairs():
             part=auto, seconds=(0.5, 1.8, 2.0), baseline_seconds=(1.0, 2.0, 4.0), peaks_bytes=(3 << 20,) * 3,
             report={"programs": 2, "compiled_ops": 30}, **same,
         ),
+        PartResult(part=whole, seconds=(3.0, 5.0), baseline_seconds=(2.0, 2.0), peaks_bytes=(6 << 20,) * 2, **same),
     )  # fmt: skip
     assert cells == [
         "convnext", "1,000", "2.0 s / 1.8 s", "0.50", "4.00 MiB / 3.00 MiB", "0.75", "2 for 30 ops", "0.0e+00",
+        "4.0 s, 2.00", "6.00 MiB, 1.50",
     ]  # fmt: skip
+    assert len(cells) == len(compiled_steps.HEAD)
 
 
 def test_two_real_processes_take_their_steps_in_turn(small_children, monkeypatch, tmp_path, capsys):

@@ -299,6 +299,26 @@ def test_a_real_child_trains_under_a_hard_limit(tmp_path):
     assert PartResult.load(tmp_path / "parts" / f"{part.name}.json") == result
 
 
+def test_the_whole_step_under_xla_trains():
+    """The model of the child: of TensorFlow's own operations, as XLA knows no others. Without dropout both take the same step."""
+    import keras
+
+    from lms3d.experiments.harness import batches, steps_tensorflow
+    from lms3d.models.layers import ChannelDropout
+
+    def loss(method: str) -> float:
+        keras.utils.set_random_seed(0)
+        part = StudyPart(method=method, model="isensee2017", resolution=16, filters=(2, 2))
+        model = steps_tensorflow.build(part)
+        assert model.jit_compile == (method == methods.XLA)
+        for layer in model.layers:
+            if isinstance(layer, ChannelDropout):
+                layer.rate = 0.0
+        return float(model.train_on_batch(*batches.volumes(16)))
+
+    assert loss(methods.XLA) == pytest.approx(loss(methods.NONE), rel=1e-4)
+
+
 @pytest.mark.parametrize("method", methods.UNIFORM)
 def test_one_decision_for_every_tensor_is_a_planner_of_lms(method):
     from lms3d.engine.planners import PLANNERS

@@ -21,7 +21,7 @@ from lms3d.engine.tiers.disk import DiskTier
 from lms3d.errors import InputError
 from lms3d.experiments import profile as command
 from lms3d.experiments.harness import commands
-from lms3d.experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, xplane
+from lms3d.experiments.profiling import figure, intervals, lanes, measure, perfetto, report, training, work, xplane
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.training.callbacks.progress import Profile
 
@@ -43,6 +43,8 @@ def profiled(tmp_path_factory):
     )  # fmt: skip
     callbacks = [lms, Profile((1, FIRST, LAST), folder / "tensorboard", 5)]
     model.fit(data, steps_per_epoch=5, verbose=0, shuffle=False, callbacks=callbacks)
+    (step,) = lms._runner.steps.values()
+    (folder / "ops.txt").write_text("\n".join(work.of(step.prepared.function.graph)))
     lms.close()
     with (folder / "lms_stats.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))[FIRST - 1 : LAST]
@@ -201,6 +203,44 @@ def test_kernels_of_a_gpu_are_counted_by_type_of_op():
     assert (product.kernel, product.op, product.launches) == ("ampere_sgemm_128x64", "MatMul", 2.0)
     assert (memset.kernel, memset.op, memset.launches) == ("memset", "", 1.0)
     assert (product.seconds, memset.seconds) == (pytest.approx(45e-12), pytest.approx(5e-12))
+
+
+def test_work_counts_for_the_kernel_that_an_op_spends_most_time_in():
+    def launch(kernel, begin, end, op):
+        return lanes.LaneSpan(name=kernel, line="1", begin=begin, end=end, op=op)
+
+    steps = [lanes.LaneSpan(name=lanes.STEP, line="host", begin=at, end=at + 100, number=at) for at in (0, 100)]
+    spans = [
+        launch(*kernel, op)
+        for at in (0, 100)
+        for kernel, op in (
+            (("pad", at, at + 10), "a:Conv3D"), (("gemm", at + 10, at + 40), "a:Conv3D"),
+            (("gemm", at + 40, at + 50), "b:Conv3D"), (("copy", at + 50, at + 55), "c:Identity"),
+        )
+    ]  # fmt: skip
+    works = {name: measure.OpWork(flops=flops, size_bytes=8) for name, flops in (("a", 300), ("b", 100), ("z", 1))}
+    trace = lanes.Trace(device="/device:GPU:0", steps=steps, lanes={lanes.COMPUTE: spans})
+    found = {one.kernel: (one.launches, one.flops, one.size_bytes) for one in measure.kernels(trace, works)}
+    assert found == {"gemm": (2.0, 400, 16), "pad": (1.0, 0, 0), "copy": (1.0, 0, 0)}  # of one step
+
+
+def test_a_profile_names_the_ops_of_the_step_that_ran(profiled):
+    """Under a plan, too: by its name the work of an op is found."""
+    trace, _, folder = profiled
+    names = {span.name.rpartition(":")[0] for span in measure.within(trace, lanes.COMPUTE)}
+    assert len(names) > 10
+    assert names <= set((folder / "ops.txt").read_text().splitlines())
+
+
+def test_the_work_of_an_op():
+    @tf.function
+    def step(x):
+        return tf.nn.relu(tf.matmul(x, x, name="product"))
+
+    graph = step.get_concrete_function(tf.TensorSpec((2, 2))).graph
+    found = work.of(graph)
+    assert found["product"] == measure.OpWork(flops=16, size_bytes=3 * 16)
+    assert found["Relu"] == measure.OpWork(flops=0, size_bytes=2 * 16)
 
 
 def nested_or_apart(events):
