@@ -1,7 +1,8 @@
-"""`python -m experiments.compiled_steps`: what `LMS(compile="auto")` makes of the steps of three public architectures.
+"""`python -m experiments.compiled_steps`: what does `LMS(compile="auto")` make of three public architectures?
 
-Before each step of a process that compiles, one that does not takes a step on the same machine; the ratio of each pair counts.
-The whole step under XLA (`jit_compile=True`) stands beside.
+They are a residual encoder U-Net (3D), a SegFormer and a ConvNeXt, without a limit that asks LMS for anything else. Before each
+step of a process that compiles, one that does not takes a step on the same machine; the ratio of each pair counts. The whole step
+under XLA (`jit_compile=True`) stands beside.
 """
 
 from __future__ import annotations
@@ -18,15 +19,10 @@ from lms3d.experiments.harness.part import MIB, PartResult, StudyPart
 from lms3d.experiments.harness.table import markdown
 from lms3d.units import format_seconds, format_size
 
-_DESCRIPTION = """\
-Measure step times and peaks of a residual encoder U-Net (3D), a SegFormer and a ConvNeXt with LMS(compile="off"),
-LMS(compile="auto") and XLA, in turns, without a limit that would ask LMS for anything."""
-
 _EPILOG = """\
 The first steps take long: each program is compiled and timed once, and remembered in the cache folder.
 
-writes into --output: report.md; parts/, logs/
-exit codes: 0 done, 1 a training failed, 2 wrong option, 130 interrupted (run again to go on)"""
+writes into --output: report.md; parts/, logs/"""
 
 NAMES = ("residual-unet", "segformer", "convnext")
 OFF, AUTO, WHOLE = methods.UNCOMPILED, methods.COMPILED, (methods.XLA,)
@@ -114,7 +110,9 @@ def _options(parser: cli.Parser) -> None:
     command.add_resumable(parser, "compiled-steps")
 
 
-main, _parser = command.of("compiled_steps", _run, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of(
+    "compiled_steps", _run, _options, __doc__, _EPILOG, exits={1: "a training failed"}, resumed=True
+)
 
 
 if __name__ == "__main__":

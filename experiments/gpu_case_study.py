@@ -1,11 +1,12 @@
-"""`python -m experiments.gpu_case_study`: what LMS does on the GPU of this machine, within ten minutes.
+"""`python -m experiments.gpu_case_study`: what does LMS do on the GPU of this machine?
 
 1. The first minute, on a small cube: the same bits, hidden transfers, true costs? A verdict for each question.
 2. 192^3 from half of its memory down to the floor, beside the step without LMS, TFLMS's plan and PyTorch; 256^3 under 16 GB;
    16 bits.
 3. Where ops are placed; the largest cubes without and with LMS; predicted beside measured.
 
-Every training is a process of its own, with its own hard limit; one that crashes costs no other.
+Ten minutes are enough for most of it. Every training is a process of its own, with its own hard limit; one that crashes costs no
+other.
 """
 
 from __future__ import annotations
@@ -32,13 +33,6 @@ from lms3d.experiments.reporting import runs
 
 OUTPUT, REHEARSAL_OUTPUT = "runs/gpu-case-study", "runs/gpu-rehearsal"
 
-_DESCRIPTION = """\
-Measure on this machine's GPU what LMS promises. First a minute that says whether it works there: the same bits, transfers beside
-kernels, costs as measured. Then 192^3 from half of its memory down to the floor, beside TFLMS's plan and no LMS; 256^3 under 16 GB;
-16 bits; ops in their places; the largest cubes; predicted beside measured.
-
-Each training is saved as it ends; started again with the same --output only what is missing is run, with new --minutes."""
-
 _EPILOG = """\
 examples:
   python -m experiments.gpu_case_study
@@ -46,9 +40,12 @@ examples:
   python -m experiments.gpu_case_study --minutes 20 --output runs/gpu-case-study      # go on
   python -m experiments.gpu_case_study --rehearse       # on a processor, at toy size: does every section run?
 
-writes into --output: report.md, gpu_case_study.csv, sections/, parts/, logs/
-exit codes: 0 done or out of time (run again to go on), 1 a section failed (the page says why), 2 no GPU or wrong option,
-130 interrupted (run again to go on)"""
+writes into --output: report.md, gpu_case_study.csv, sections/, parts/, logs/"""
+_EXITS = {
+    0: "done or out of time (run again to go on)",
+    1: "a section failed (the page says why)",
+    2: "no GPU or wrong option",
+}
 
 
 def _measure(options: argparse.Namespace, typed: str) -> None:
@@ -106,7 +103,7 @@ def _options(parser: cli.Parser) -> None:
     command.add_output(parser, None, f"{OUTPUT}; rehearsal: {REHEARSAL_OUTPUT}")
 
 
-main, _parser = command.of("gpu_case_study", _measure, _options, _DESCRIPTION, _EPILOG)
+main, _parser = command.of("gpu_case_study", _measure, _options, __doc__, _EPILOG, exits=_EXITS, resumed=True)
 
 
 if __name__ == "__main__":

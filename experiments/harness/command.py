@@ -57,8 +57,7 @@ def of(
 
     def parser() -> cli.Parser:
         description = "\n\n".join(filter(None, [_described(about or ""), _RESUMED if resumed else ""]))
-        codes = "" if "exit codes:" in epilog else _codes(exits or {}, resumed)
-        below = "\n".join(filter(None, [epilog, codes]))
+        below = "\n".join(filter(None, [epilog, _codes(exits or {}, resumed)]))
         made = kind(prog=f"python -m experiments.{name}", description=description, epilog=below)
         options(made)
         return made

@@ -25,7 +25,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def small_children(monkeypatch, commands):
-    """Real processes, whose convnext is small, are forks of one that has imported TensorFlow already; none compiles its whole step."""
+    """Real processes, whose convnext is small, are forks of one that has imported TensorFlow; none compiles its whole step."""
     monkeypatch.setattr(compiled_steps, "WHOLE", ())
     monkeypatch.setattr(child, "of_module", lambda name: [*commands.python(), "-c", CODE, name])
 
