@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lms3d.config import TrainConfig
+from lms3d.device import memory
+from lms3d.errors import DoesNotFit
 from lms3d.ranks import gradients
 from lms3d.ranks.world import World
 from lms3d.training.task import Task
+from lms3d.units import format_size
 
 if TYPE_CHECKING:
     import keras
+
+_SMALL_BYTES = 1 << 20
+"""For constants and counters. Chosen, not measured."""
 
 
 def compiled_model(
@@ -35,8 +44,25 @@ def compiled_model(
         metrics=task.metrics(options, material),
         jit_compile=False,  # XLA plans memory by itself: nothing would be left to swap
     )
+    _require_room(model, copies=2 + (options.ema is not None) + (options.accumulate > 1))
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def _require_room(model: keras.Model, copies: int) -> None:
+    """DoesNotFit if a hard limit leaves no room for so many copies of the weights, which the optimizer is about to make.
+
+    TensorFlow 2.21 would say so for a large variable. But if the pool of a processor is full when Python makes a small tensor, the
+    process ends with a segmentation fault.
+    """
+    limit_bytes, used_bytes = memory.current_limit(), memory.bytes_in_use("current")
+    weights = model.trainable_variables
+    needed_bytes = copies * sum(math.prod(weight.shape) * np.dtype(weight.dtype).itemsize for weight in weights)
+    if limit_bytes is not None and used_bytes is not None and used_bytes + needed_bytes + _SMALL_BYTES > limit_bytes:
+        raise DoesNotFit(
+            f"{model.name} does not fit into {format_size(limit_bytes)}: its weights and the optimizer's copies of them alone take "
+            f"{format_size(used_bytes + needed_bytes)}; raise --memory-limit or choose a smaller network"
+        )
 
 
 def _momentum(options: TrainConfig) -> float:

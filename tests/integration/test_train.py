@@ -6,6 +6,7 @@ Most of it with a small network (`tests.small`); claims about isensee2017 itself
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -270,6 +271,28 @@ def test_where_it_does_not_fit_without_lms_it_trains_with_it(train_real, brains,
     with (run_dir / "lms_stats.csv").open(newline="") as file:
         peaks = [float(row["peak_bytes"]) for row in csv.DictReader(file)]
     assert max(peaks) <= limit << 20
+
+
+@pytest.mark.slow
+def test_a_limit_below_the_weights_and_their_copies_is_told(train_real, brains, tmp_path):
+    """Three copies of 32 MiB beside the weights leave the pool full: TensorFlow crashes when it makes its next constant."""
+    options = [
+        "--data",
+        brains,
+        "--resolution",
+        32,
+        "--ema",
+        "0.9",
+        "--lms",
+        "--memory-limit",
+        "120MiB",
+        "--output",
+        tmp_path / "run",
+    ]
+    done = train_real(*options)
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert re.search(r"does not fit into 120 MiB: its weights .* alone take 13\d MiB; raise --memory-limit or", line)
 
 
 @pytest.mark.slow
