@@ -12,7 +12,7 @@ from lms3d.data.segmentation.intensities import ByChannel
 from lms3d.data.volumes import cache, normalise, planes
 from lms3d.data.volumes.case import load_images, load_truth
 from lms3d.data.volumes.distortions import DISTORTIONS
-from lms3d.data.volumes.pipeline import training_dataset, validation_dataset
+from lms3d.data.volumes.pipeline import training_dataset
 from lms3d.data.volumes.presentation import Presentation
 from lms3d.data.volumes.targets import Classes
 from lms3d.tasks.streaming.segment import probabilities
@@ -87,7 +87,8 @@ def test_a_prediction_pads_a_small_case_as_training_does(kind, data, half_empty,
         return image
 
     targets = Classes(found.schema)
-    ((image, _),) = validation_dataset(volumes, targets, ["case_0"], fitted, batch_size=1, patch=patch)
+    unturned = Presentation(symmetries="none", patch=patch)
+    ((image, _),) = training_dataset(volumes, targets, ["case_0"], fitted, batch_size=1, seed=0, shown=unturned).take(1)
     read, around = planes.image_planes(fitted, volumes, "case_0"), partial(planes.beyond, fitted, volumes, "case_0")
     shape = volumes.shape_of("case_0")
     probabilities(network, read, shape, channels=1, scratch=tmp_path, patch=patch, beyond=around).close()
