@@ -9,11 +9,13 @@ An arrival without the edge would run as soon as its fetch has, and the device w
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import tensorflow as tf
 
-from lms3d.engine.ir import ALIAS_TYPES, StepGraph, producer_name
+from lms3d.engine.ir import ALIAS_TYPES, Op, StepGraph, producer_name, topological
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.tensorflow import surgery
 from lms3d.engine.tiers.base import gate
@@ -41,7 +43,7 @@ def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[t
     Other arrivals and their views are left out: two arrivals of one reader would wait for each other.
     """
     arrivals = {graph.get_operation_by_name(back.name) for back in plan.swap_ins if not back.mapped}
-    place = {op.name: number for number, op in enumerate(expected.ops)}
+    place = {op.name: number for number, op in enumerate(_in_turn(plan, expected))}
     views = {arrival: _views(arrival) for arrival in arrivals}
     passed_on = arrivals.union(*views.values())
     found = {}
@@ -50,6 +52,22 @@ def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[t
         first = min(readers, key=lambda op: place[op.name], default=None)
         found[arrival] = [] if first is None else _waits(first, place, passed_on)
     return found
+
+
+def _in_turn(plan: Plan, expected: StepGraph) -> tuple[Op, ...]:
+    """The ops of the step in an order that agrees with the holds: what waits for one comes after what the hold waits for.
+
+    Otherwise an arrival and a hold might wait for each other. A plan without an order of its own, as TFLMS's, names the ops of its
+    holds by the time at which they run, not by their place in the step.
+    """
+    before: dict[str, set[str]] = defaultdict(set)
+    for out in plan.swap_outs:
+        for waiter in out.waiters:
+            before[waiter].update(out.until)
+    return topological(
+        replace(op, control_inputs=tuple({*op.control_inputs, *before[op.name]})) if op.name in before else op
+        for op in expected.ops
+    )
 
 
 def _consumers(op: tf.Operation) -> list[tf.Operation]:

@@ -13,6 +13,7 @@ from lms3d.engine.tensorflow import functions
 from lms3d.engine.tensorflow.capture import capture
 from lms3d.engine.tiers import base
 from lms3d.engine.tiers.host import HostTier
+from tests.lms3d.engine.tiers.slow import slow_tier
 from tests.lms3d.engine.traced import PARAMETERS, SPEC, batch, by_tflms, chain, fork, rewrite, same_bits, splits, u_net
 
 
@@ -255,6 +256,31 @@ def test_memory_changes_hands_in_turn(tmp_path):
     assert before_op("lms/hold/a") == {"lms/swap_out/a", "f2"}
     assert "lms/hold/a" in before_op("f3")
     assert [t.name for t in made.graph.get_operation_by_name("lms/hold/a").inputs] == ["a:0"]
+    same_bits(made(batch()), expected)
+    tier.close()
+
+
+def crossing(x: tf.Tensor) -> tf.Tensor:
+    """`r` is traced before `last`, which need not wait for it."""
+    s, t = tf.tanh(x, name="s"), tf.exp(x, name="t")
+    near = tf.cos(tf.sin(t, name="waiter"), name="near")
+    r, last = tf.maximum(s, near, name="r"), tf.square(s, name="last")
+    return tf.stack([r, last, t], name="z")
+
+
+def test_an_arrival_and_a_hold_do_not_wait_for_each_other():
+    """The hold of `t` waits for `last`, as in a step in which that runs early, although it reads `s` after `r` does."""
+    function = functions.trace(crossing, SPEC)
+    before, expected = capture(function), function(batch())
+    size = before.tensors["s:0"].bytes
+    outs = (SwapOut(tensor="s:0", bytes=size), SwapOut(tensor="t:0", bytes=size, waiters=("waiter",), until=("last",)))
+    backs = (
+        SwapIn(tensor="s:0", copy=0, consumers=("r", "last"), triggers=()),
+        SwapIn(tensor="t:0", copy=0, consumers=("z",), triggers=()),
+    )
+    tier = slow_tier()()
+    made, _ = rewrite(function, before, Plan(swap_outs=outs, swap_ins=backs), tier)
+    assert capture(made).index["last"] < capture(made).index["waiter"]
     same_bits(made(batch()), expected)
     tier.close()
 
