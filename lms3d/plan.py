@@ -39,11 +39,11 @@ _DESCRIPTION = """\
 Show what LMS would do: trace the training step, plan it for the memory limit, and print the decision for each tensor.
 Nothing is trained. Of --data only headers are read. The limit need not exist on this machine.
 
-  python -m lms3d.plan --resolution 192 --memory-limit 8GiB
+  python -m lms3d.plan --resolution 192 --memory-limit 4GiB
   python -m lms3d.plan --resolution 192 --sweep --output plans     # which limit costs how much time?
   python -m lms3d.plan --task segmentation --data ~/Dataset017_Liver --box 128x160x96 --model resenc --memory-limit 8GiB
   python -m lms3d.plan --keras-model my.keras --batch-size 16      # will my own model fit?
-  python -m lms3d.plan --resolution 192 --memory-limit 8GiB --why encoder0_b_conv_1/convolution   # why does it leave?
+  python -m lms3d.plan --resolution 192 --memory-limit 4GiB --why encoder0_b_conv_1/convolution   # why does it leave?
   python -m lms3d.plan --machine ac922 --resolution 192            # what would I get there?
   python -m lms3d.plan --machine ac922 --largest                   # and up to which cube?"""
 

@@ -74,6 +74,6 @@ def test_epochs_that_the_user_asked_for_are_not_cut(planned):
 
 
 def test_memory_limits():
-    assert demo.limit_bytes(192**3) == 8 * 2**30
-    assert demo.limit_bytes(96**3) == 2**30
+    assert demo.limit_bytes(192**3) == 4 * 2**30
+    assert demo.limit_bytes(96**3) == 700 * 2**20
     assert demo.limit_bytes(64**3) == 700 * 2**20
