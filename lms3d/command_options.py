@@ -30,7 +30,7 @@ def add_workspace_option(parser: Any) -> None:
     """Adds --cudnn-workspace to a command or a group of its options."""
     taken = (
         "on a GPU: limit on the memory that a convolution of cuDNN takes beside its tensors, with LMS and without; more is "
-        "faster (default: a quarter of the memory limit, 64MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
+        "faster (default: a sixteenth of the memory limit, 128MiB to 4GiB, or what lms3d.doctor --workspaces has measured)"
     )
     parser.add_argument("--cudnn-workspace", type=cli.checked(cli.workspace, "size"), metavar="SIZE", help=taken)
 

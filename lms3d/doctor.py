@@ -69,7 +69,8 @@ def _examine(options: argparse.Namespace) -> None:
 
 def _measure_workspaces() -> None:
     """Measures cuDNN's convolutions within each limit of the workspace, and stores the seconds. InputError without a GPU."""
-    from lms3d.device import workspace, workspace_probe
+    from lms3d.device import workspace
+    from lms3d.engine.passes import workspace_probe
 
     with console.quiet_native_log():
         card = memory.gpu_name()

@@ -14,9 +14,6 @@ GROWTH = 1.3
 """Memory that TensorFlow's allocator has reserved / its peak, if it grows without a limit. Of one H200, roughly."""
 SWAPPED_SHARE = 1.2
 """The share of its need that a step takes if everything is swapped, without a limit. On an H200: 8.8 of 7.5 GiB."""
-ROOMY_BYTES = 2.4 * GIB
-"""From here on a plan has room for the workspace of the fastest filter gradients, 865 MiB at 192^3: on an H200 in 2.8 GiB, not in
-1.7. Between them nothing was measured."""
 NEED_BYTES = 7.5 * GIB / 192**3
 """What a step without LMS needs for each voxel. Measured on an H200: 7.46 GiB at 192^3."""
 LIMITS_MIB = (3820, 2521, 1528, 764)
@@ -46,9 +43,10 @@ class Scale:
     small_mib: the limit of the smaller card whose largest cubes are looked for; whole_mib: that of the whole card, None: no limit.
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
-    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspaces_mib: of cuDNN
-    under LMS, if a step has roomy_bytes, and if it has less. Few, since convolutions are measured anew for each. peers: the methods
-    of PyTorch that matter most; later_peers: the others, once those have ended.
+    least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspace_mib,
+    check_workspace_mib: of cuDNN under LMS, and of the small cube, few enough that it has gradients in pieces. One for all, since
+    convolutions are measured anew for each. peers: the methods of PyTorch that matter most; later_peers: the others, once those
+    have ended.
     """
 
     check: CubeUnderLimit
@@ -69,8 +67,8 @@ class Scale:
     profiled: int
     least_seconds: float
     side_by_side: int
-    workspaces_mib: tuple[int, int]
-    roomy_bytes: float
+    workspace_mib: int
+    check_workspace_mib: int
     filters: tuple[int, ...] = ()
     half_precision: str = "mixed_bfloat16"
     peers: tuple[str, ...] = ()
@@ -85,15 +83,13 @@ class Scale:
         })  # fmt: skip
 
     def compared(self, method: str, side: int, limit_mib: int | None, **more: object) -> StudyPart:
-        """A training beside others of the same cube: without LMS with the usual workspace, else with one of two."""
-        roomy = limit_mib is None or limit_mib * MIB >= self.roomy_bytes
-        usual = method in (methods.NONE, methods.KERAS)
-        workspace = None if usual else self.workspaces_mib[0 if roomy else 1]
+        """A training beside others of the same cube: without LMS with the usual workspace, else with what LMS takes."""
+        workspace = None if method in (methods.NONE, methods.KERAS) else self.workspace_mib
         return self.part(method, side, limit_mib, **{"workspace_mib": workspace, **more})
 
     def checked(self, method: str, limit_mib: int | None, **more: object) -> StudyPart:
-        """A training of the small cube, all with the smaller workspace."""
-        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": self.workspaces_mib[1], **more})
+        """A training of the small cube, with LMS and without within the same workspace."""
+        return self.part(method, self.check.side, limit_mib, **{"workspace_mib": self.check_workspace_mib, **more})
 
     def tried(self, method: str, side: int, limit_mib: int | None) -> StudyPart:
         """A training that only tells whether it trains. The first plan of LMS may be corrected once."""
@@ -135,8 +131,8 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         steps=6,
         profiled=2,
         least_seconds=15.0,
-        workspaces_mib=(1024, 256),
-        roomy_bytes=ROOMY_BYTES,
+        workspace_mib=128,  # what lms3d chooses in up to 4 GiB
+        check_workspace_mib=64,
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,
         peers=PEERS if with_peers else (),
@@ -166,8 +162,8 @@ def of_rehearsal(*, with_peers: bool = False) -> Scale:
         profiled=1,
         least_seconds=2.0,
         side_by_side=3,
-        workspaces_mib=(64, 32),
-        roomy_bytes=30 * MIB,
+        workspace_mib=64,
+        check_workspace_mib=32,
         filters=(8, 16),
         peers=PEERS if with_peers else (),
         later_peers=LATER_PEERS if with_peers else (),

@@ -65,14 +65,14 @@ def check_parts(found: Found, scale: Scale) -> list[StudyPart]:
 
 
 def limits_parts(found: Found, scale: Scale) -> list[StudyPart]:
-    """Without LMS under its options of the graph, within each workspace, and under Keras' own; LMS under smaller and smaller
-    limits; other plans.
+    """Without LMS under its options of the graph, within the workspace of LMS, too, and under Keras' own; LMS under smaller and
+    smaller limits; other plans.
 
     Swapping everything knows no limit: it says what it takes. The floor comes last: only a refused training names it.
     """
     side = scale.limits_side
     without = [scale.part(method, side, scale.whole_mib) for method in (methods.NONE, methods.KERAS)]
-    without += [scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=one) for one in scale.workspaces_mib]
+    without.append(scale.part(methods.NONE, side, scale.whole_mib, workspace_mib=scale.workspace_mib))
     limited = [scale.compared(scale.lms, side, limit) for limit in (*scale.limits_mib, scale.refused_mib)]
     rivals = [
         scale.compared(methods.TFLMS, side, scale.rival_mib),

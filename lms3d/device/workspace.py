@@ -1,8 +1,9 @@
 """cuDNN's workspace: memory that a convolution takes, beside its tensors, while it runs. Many of the fast algorithms need it.
 
 TensorFlow lets a convolution choose among the algorithms whose workspace is within a limit. It reads this limit from the
-environment once per process, at the first convolution. On an H200 a step of isensee2017 at 192^3 takes 0.347 s within 256 MiB
-and 0.232 s within 4 GiB, TensorFlow's default.
+environment once per process, at the first convolution. It is gradients of kernels that need much: as much as their inputs. They are
+computed in pieces that the limit suits (`engine.passes.pieces`). In one piece, a step of isensee2017 at 192^3 took 0.245 s within
+256 MiB on an H200, and 0.088 s within 1 GiB.
 
 WORKSPACE-1  The user's choice holds: `--cudnn-workspace`, else the environment variable.
 WORKSPACE-2  Otherwise the limit is a share of the memory limit, because no plan can give the memory of a workspace to tensors
@@ -24,14 +25,14 @@ from lms3d.common.disk import cache_directory
 from lms3d.device import machine
 
 VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-LEAST_BYTES, MOST_BYTES = 64 << 20, 4 << 30
-"""The first was chosen, not measured; the second is TensorFlow's default."""
+LEAST_BYTES, MOST_BYTES = 128 << 20, 4 << 30
+"""The second is TensorFlow's default. With the first, 192^3 in 1,528 MiB is predicted to take 2.57 x in slabs on an H200, and with
+64 MiB 2.97 x: plans for more pieces are worse. No card has measured either."""
 
-SHARE = 4
-"""The workspace may be 1 / SHARE of the memory limit. A larger share makes convolutions faster and leaves a plan less room. At
-192^3 on an H200 the filter gradients of a step take 31 ms within 1 GiB and 130 ms within 512 MiB. The room that a plan would gain,
-worth a predicted 40 ms in 5 GiB, does not make up for that. The convolutions of `workspace_probe` take 26 ms within 256 MiB and 11
-ms within 1 and 4 GiB."""
+SHARE = 16
+"""The workspace may be 1 / SHARE of the memory limit. A smaller share leaves a plan more room, and makes more pieces: at 192^3 with
+an H200's rates, predicted, 8 pieces of the largest gradients within 128 MiB cost 1.4 % of a step, 16 within 64 MiB 3 %. A step in
+2,870 MiB takes a predicted 0.199 s within 1 GiB, 0.112 s within 256 MiB and 0.104 s within 128. No card has measured pieces yet."""
 
 WORTH = 1.02
 """A larger workspace must save more than 2 % of the convolutions' seconds to be worth its memory. The margin is chosen, not
@@ -86,7 +87,7 @@ def keep(card: str, seconds: Mapping[int, float]) -> None:
 def _key(card: str) -> str:
     import tensorflow as tf
 
-    return f"{card}, driver {machine.nvidia_driver()}, TensorFlow {tf.__version__}"
+    return f"{card}, driver {machine.nvidia_driver()}, TensorFlow {tf.__version__}, gradients of kernels in pieces"
 
 
 def _store() -> Path:

@@ -8,7 +8,7 @@ kernels that are slow for few channels: it errs by 30 % and more on a step, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lms3d.engine import tuning
@@ -31,6 +31,7 @@ class Machine:
     op_table: measured costs by `Op.signature`; other ops are estimated.
     ops_scale: seconds that an op takes in a step, for each second that it takes alone by `op_table` or estimate (ADAPT-6).
     rates: (op type, FLOP/s) of the types that do not run at `flops_per_second`.
+    workspaces: (op type, bytes of workspace for each byte of the inputs) of the types that take one, where no op is measured.
     node_seconds: seconds that a step loses for each swap-out and swap-in, independent of the size.
     mapped: the step may read swapped tensors where they lie (`Tier.can_map`), without memory of the device.
     """
@@ -45,6 +46,7 @@ class Machine:
     mapped: bool = False
     ops_scale: float = 1.0
     rates: tuple[tuple[str, float], ...] = ()
+    workspaces: tuple[tuple[str, float], ...] = ()
     op_table: Mapping[str, OpCost] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -65,6 +67,20 @@ def op_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:
         return machine.ops_scale * machine.op_table[op.signature].seconds
     traffic_seconds = moved_bytes(graph, op) / machine.bytes_per_second
     return machine.ops_scale * (machine.op_seconds + max(op.flops / machine.rate(op.type), traffic_seconds))
+
+
+def with_workspaces(graph: StepGraph, machine: Machine) -> StepGraph:
+    """The step with the workspaces that `machine` knows of its ops."""
+    shares = dict(machine.workspaces)
+    if not shares:
+        return graph
+
+    def taken(op: Op) -> Op:
+        if not op.on_device or op.type not in shares:
+            return op
+        return replace(op, workspace_bytes=int(shares[op.type] * read_bytes(graph, op)))
+
+    return graph.with_ops(tuple(map(taken, graph.ops)))
 
 
 def copying_seconds(machine: Machine, out_bytes: int, in_bytes: int, nodes: int) -> float:
@@ -94,8 +110,12 @@ def scale_in_words(ops_scale: float) -> str:
 
 def moved_bytes(graph: StepGraph, op: Op) -> int:
     """The bytes that an op reads and writes."""
-    read = sum(graph.tensors[t].bytes or 0 for t in op.inputs if t in graph.tensors)
-    return read + sum(t.bytes or 0 for t in op.outputs)
+    return read_bytes(graph, op) + sum(t.bytes or 0 for t in op.outputs)
+
+
+def read_bytes(graph: StepGraph, op: Op) -> int:
+    """The bytes that an op reads."""
+    return sum(graph.tensors[t].bytes or 0 for t in op.inputs if t in graph.tensors)
 
 
 def device_seconds(graph: StepGraph, op: Op, machine: Machine) -> float:

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from lms3d.device import cpu_pool, memory
+from lms3d.device import cpu_pool, memory, workspace
 from lms3d.engine import choosing, planning, tuning
 from lms3d.engine.choosing import Chosen
-from lms3d.engine.cost import Machine
+from lms3d.engine.cost import Machine, with_workspaces
 from lms3d.engine.effort import RunLength
 from lms3d.engine.ir import StepGraph
 from lms3d.engine.passes import manager
@@ -145,6 +145,7 @@ class Engine:
         """
         settings, own = settings or self.settings, machine or self.machine
         graph = self._captured(function, on_device)
+        graph = with_workspaces(graph, own) if self._elsewhere else graph
         request = settings.request(graph, own, step=step)
         if lazy and planning.is_noop(request):
             return request
@@ -183,8 +184,10 @@ class Engine:
             return asked
 
         # A user's function gets no programs: a tape may want to differentiate it, and sees no ops in a program.
+        self._normalise(function)
         may_compile = settings.compile != "off" and step != "function" and not self._elsewhere
-        forms = Forms(function, ask, self._compile_pass if may_compile else None)
+        compile_pass = self._compile_pass if may_compile else None
+        forms = Forms(function, ask, compile_pass, workspace_bytes=self._workspace_bytes(settings, machine))
         try:
             chosen = choosing.choose_form(forms, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
         except DoesNotFit:
@@ -208,9 +211,21 @@ class Engine:
     def _compile_pass(self) -> Compile:
         return Compile(self.compute_device, self._free_bytes() // tuning.PROGRAM_FREE_SHARE)
 
-    def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
+    def _workspace_bytes(self, settings: Settings, machine: Machine | None) -> int | None:
+        """The limit of cuDNN's workspace; None on a processor, and for a machine whose workspaces are not known."""
+        if not self.compute_device.startswith("GPU"):
+            return None
+        if not self._elsewhere:
+            return workspace.in_force()
+        known = (machine or self.machine).workspaces
+        return workspace.workspace_limit_bytes(settings.limit_bytes) if known else None
+
+    def _normalise(self, function: Function) -> None:
         if not was_rewritten(function.graph):
             manager.normalise(function, Target(compute_device=self.compute_device, pooled=self._pooled))
+
+    def _captured(self, function: Function, on_device: OnDevice) -> StepGraph:
+        self._normalise(function)
         return capture(
             function, compute_device=self.compute_device, extra_bytes=on_device.extra_bytes, batches=on_device.batches
         )

@@ -67,15 +67,17 @@ OP_SECONDS = 5e-5
 
 # -- slabs/choice ------------------------------------------------------------------------------------------------------
 
-ROOM, ROOM_MAPPED, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 5.0, 1.5, 1.8, 1.0
+ROOM, ROOM_MAPPED, WHOLE_ROOM, WHOLE_ROOM_MAPPED = 5.0, 1.5, 1.75, 1.0
 """Factors on the working set of the hungriest op. They give the room that a plan should have: for a sliced step, for a whole step,
 and for either if swapped tensors are read in place. Smaller: coarser slabs, and plans that move nearly everything; slabs step
 in later. Measured with isensee2017 (docs/benchmarks.md, "Whole or in slabs?"): with mapped tensors a whole step is faster than one
 in slabs at any limit in which it fits, down to 1.4 times its working set at 64^3 and 1.1 times at 96^3; to find that it does not
 fit takes 4 s. Over a link as slow as PCIe Gen3 the whole step is the faster one at 2.1 times (128^3, measured); predicted, slabs
-are faster at 1.3 to 1.75 times, though not at 1.6 times at 96^3. In slabs over a link, with an H200's
-rates, 192^3 in 2,500, 1,740, 1,200, 870 MiB takes 1.32, 2.65, 4.59, 8.20 x in 4 slabs, which leave 6.8, 4.5, 2.9, 1.9 times
-the working set, and 1.38, 2.38, 3.44 x in 8/4 slabs and 4.09 x in 16/4, which leave 13, 8.6, 5.6, 6.9 times
+are faster at 1.3 to 1.75 times, though not at 1.6 times at 96^3. With an H200's rates, and gradients of kernels in pieces, the
+whole step is faster at 1.77 times (192^3 in 2,521 MiB: 1.34 x, 1.54 x in 4 slabs), but not at 1.45 times (2,100 MiB: 2.45 x, and
+2.16 x in slabs). In slabs over a link, with an H200's rates and no workspaces, 192^3 in 2,500, 1,740, 1,200, 870 MiB takes 1.32,
+2.65, 4.59, 8.20 x in 4 slabs, which leave 6.8, 4.5, 2.9, 1.9 times the working set, and 1.38, 2.38, 3.44 x in 8/4 slabs and 4.09 x
+in 16/4, which leave 13, 8.6, 5.6, 6.9 times
 (`python -m lms3d.plan --resolution 192 --machine h200-sxm --memory-limit 870MiB --slabs 16/4`)."""
 
 RAISED_TOO = 0.7

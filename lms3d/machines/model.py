@@ -60,6 +60,10 @@ class MachineModel:
     batch_bytes_per_second: Number | None = None
     """The rate at which the host hands over a batch between two steps, while the GPU waits. None: the GPU does not wait."""
 
+    filter_gradient_workspace: Number | None = None
+    """The bytes of workspace that a convolution's gradient with respect to its filter takes, for each byte of its inputs. None: not
+    known."""
+
     def speeds(self) -> Machine:
         """The machine as planners and the simulator take it: the host is the tier, and no tensor is mapped."""
         kinds = (
@@ -75,6 +79,9 @@ class MachineModel:
             op_seconds=self.op_seconds.value,
             node_seconds=self.link_latency_seconds.value,
             rates=tuple((op_type, rate.value) for types, rate in kinds for op_type in types),
+            workspaces=tuple((op_type, share.value) for op_type in FILTER_GRADIENT)
+            if (share := self.filter_gradient_workspace)
+            else (),
         )
 
     def gap_seconds(self, batch_bytes: int) -> float:

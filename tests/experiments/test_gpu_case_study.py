@@ -125,13 +125,13 @@ def test_the_page_has_a_table_for_each_section(tmp_path, child):
     assert "with LMS and without, after 3 steps | no LMS: abc, no LMS: abc, LMS: abc | yes |" in minute
     assert "6 tensors swapped out, 8 swapped in" in section_of(text, "Is every op where it should be?")
     row = (
-        "| 192³ | LMS | 3.73 GiB | trained | 1024 MiB | 450 ms | 1.50 | 1.25 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | "
+        "| 192³ | LMS | 3.73 GiB | trained | 128 MiB | 450 ms | 1.50 | 1.25 | 1.22 GiB | 91% | 77% | 3.00 GiB at 20 GB/s | "
         "3.00 GiB at 25 GB/s"
     )
     limits = section_of(text, "What a limit costs")
     assert row in limits
     assert "| 256³ | LMS | 14.9 GiB | trained |" in section_of(text, "A step that does not fit the smaller card")
-    assert "| 192³ | no LMS | none | trained | 1024 MiB | 360 ms | 1.20 | 1.00 |" in limits
+    assert "| 192³ | no LMS | none | trained | 128 MiB | 360 ms | 1.20 | 1.00 |" in limits
     assert "| TFLMS auto-tune | 3.73 GiB |" in limits
     slowest = f"| wgrad_{54 * 'x'} | Conv3D | 4 | 12.50 ms | "
     assert f"{slowest}4.2% | 800 | 40 |" in limits  # without LMS
@@ -265,7 +265,7 @@ def test_a_section_that_fails_is_named_and_the_others_go_on(tmp_path, child):
     assert {name for name, outcome in ended.items() if outcome == FAILED} == {"limits", "placement"}
     assert set(ended) == {section.name for section in SECTIONS}
     text = page.write(done, GPU, "x")
-    assert "TFLMS auto-tune in 3,820 MiB, 2 profiled, workspace 1024 MiB: ended by SIGSEGV" in text
+    assert "TFLMS auto-tune in 3,820 MiB, 2 profiled, workspace 128 MiB: ended by SIGSEGV" in text
     assert "ZeroDivisionError: division by zero" in text
     assert "failed: ended by SIGSEGV" in section_of(text, "What a limit costs")
     child.fails, child.made = {}, []
@@ -515,8 +515,8 @@ def test_the_one_that_measures_ops_warms_up_first_on_a_quiet_device(tmp_path, wa
 def test_one_for_each_workspace_measures_before_the_others(tmp_path, watched):
     runs, some = lockstep(tmp_path, watched)
     size = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes)
-    some += [size.compared(methods.LMS, 128, limit, warm_up=2) for limit in (2000, 2400)]
-    assert {part.workspace_mib for part in some} == {None, 256}
+    some += [size.compared(methods.LMS, 128, limit, warm_up=2) for limit in (1000, 2000)]
+    assert {part.workspace_mib for part in some} == {None, 128}
     runs.side_by_side = len(some)
     runs.measure_all(some)
     warmed = [method for what, method in watched.events if what == "warm"]
@@ -674,7 +674,7 @@ def test_without_time_nothing_is_begun(command, child, tmp_path):
     assert command("--minutes", "0.001") == 0
     assert not child.made
     assert (
-        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled, workspace 256 MiB was not begun"
+        "| out of time | isensee2017 at 96, LMS in 768 MiB, 2 profiled, workspace 64 MiB was not begun"
         in (tmp_path / "out/report.md").read_text()
     )
 
@@ -731,7 +731,7 @@ def test_a_rehearsal_trains_all_that_a_card_does(with_peers):
 
     def kind(part: StudyPart, size: scale.Scale) -> tuple:
         method = methods.LMS if part.method == size.lms else part.method
-        workspace = (None, *size.workspaces_mib).index(part.workspace_mib)
+        workspace = (None, size.workspace_mib, size.check_workspace_mib).index(part.workspace_mib)
         return method, part.precision, part.deterministic, workspace
 
     card = scale.of_gpu("mixed_bfloat16", GPU.memory_bytes, with_peers=with_peers)

@@ -3,12 +3,14 @@
     normalise    what every step gets before it is captured: the passes that `NORMALISING` names, in its order
     compile      chains of small ops -> programs (`compiling`), if asked for
     slice        tensors of the largest levels -> slabs (`slicing`), if the limit asks for it
+    pieces       gradients of kernels -> sums over pieces (`pieces`), on a GPU, if cuDNN's workspace asks for it
     rewrite      the nodes of a plan (`rewrite`, `stream`)
     guard        an error in place of a crash where memory may run out (`guard`)
 
 A pass is a subclass of `base.Pass`. `manager.run` runs it: it checks what the pass requires and ensures, and logs what changed.
-Slice and compile can be taken back: `forms` shows a step in one form after the other, so that `engine.choosing` can ask about each.
-Nothing outside of this room edits a graph; tiers make the ops that `rewrite` asks them for (tests/test_architecture.py).
+Slice, compile and pieces can be taken back: `forms` shows a step in one form after the other, so that `engine.choosing` can ask
+about each. Nothing outside of this room edits a graph; tiers make the ops that `rewrite` asks them for
+(tests/test_architecture.py).
 """
 
 from __future__ import annotations

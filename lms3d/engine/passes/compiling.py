@@ -277,16 +277,8 @@ def _carry_out(graph: tf.Graph, candidates: Sequence[ProgramCandidate], edits: E
 
 def _redirect(graph: tf.Graph, program: Program, outputs: Sequence[tf.Tensor], edits: Edits) -> None:
     """Lets the readers of the ops' results read the program's, and the function return these."""
-    gone = program.replaced
     for name, new in zip(program.outputs, outputs, strict=True):
-        old = graph.get_tensor_by_name(name)
-        for reader in old.consumers():
-            for i, read in enumerate(reader.inputs):
-                if read is old and reader.name not in gone:
-                    edits.make(partial(surgery.set_input, reader, i, new), partial(surgery.set_input, reader, i, old))
-        if any(t is old for t in graph.outputs):
-            there = partial(surgery.replace_outputs, graph, {old.name: new})
-            edits.make(there, partial(surgery.replace_outputs, graph, {new.name: old}))
+        edits.redirect(graph.get_tensor_by_name(name), new, but=program.replaced)
 
 
 def _wait_for_programs(graph: tf.Graph, call_of: dict[str, tf.Operation], edits: Edits) -> None:

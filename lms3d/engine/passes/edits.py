@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 
 import tensorflow as tf
 
@@ -28,6 +29,16 @@ class Edits:
         """Makes an edit, and keeps the way back."""
         there()
         self._edits.append((there, back))
+
+    def redirect(self, old: tf.Tensor, new: tf.Tensor, *, but: Collection[str] = ()) -> None:
+        """Lets the readers of `old` read `new`, and the function return it. but: names of readers that stay."""
+        for reader in old.consumers():
+            for i, read in enumerate(reader.inputs):
+                if read is old and reader.name not in but:
+                    self.make(partial(surgery.set_input, reader, i, new), partial(surgery.set_input, reader, i, old))
+        if any(t is old for t in self.graph.outputs):
+            there = partial(surgery.replace_outputs, self.graph, {old.name: new})
+            self.make(there, partial(surgery.replace_outputs, self.graph, {new.name: old}))
 
     def undo(self) -> None:
         """The graph is as it was before the first edit. Nothing happens if it is already."""

@@ -40,7 +40,7 @@ from lms3d.engine.tensorflow.probing import Cost
 
 log = logging.getLogger("lms3d")
 
-_VERSION = 7
+_VERSION = 8
 
 Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""

@@ -32,7 +32,9 @@ from lms3d.engine.tuning import CARD_BUDGET_SECONDS, PROBE_BYTES
 from lms3d.errors import StorageError
 
 SPEEDS = tuple(
-    field.name for field in fields(Machine) if field.name not in ("op_table", "ops_scale", "mapped", "rates")
+    field.name
+    for field in fields(Machine)
+    if field.name not in ("op_table", "ops_scale", "mapped", "rates", "workspaces")
 )
 _VERSION = 10
 _LAYOUT = "as traced"

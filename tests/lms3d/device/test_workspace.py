@@ -9,8 +9,9 @@ import pytest
 
 from lms3d import doctor, plan, predict
 from lms3d.cli import workspace as size
-from lms3d.device import examination, memory, startup, workspace, workspace_probe
+from lms3d.device import examination, memory, startup, workspace
 from lms3d.device.workspace import VARIABLE, workspace_limit_bytes
+from lms3d.engine.passes import workspace_probe
 from lms3d.errors import InputError
 from lms3d.keras_step.callback import LMS
 from lms3d.keras_step.estimate import estimate
@@ -37,20 +38,19 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"), [(100 * MIB, 64 * MIB), (1250 * MIB, 256 * MIB), (5 * GIB, GIB), (141 * GIB, 4 * GIB)]
+    ("limit", "expected"), [(100 * MIB, 128 * MIB), (4500 * MIB, 256 * MIB), (5 * GIB, 256 * MIB), (141 * GIB, 4 * GIB)]
 )
-def test_a_quarter_of_the_limit_as_a_power_of_two(limit, expected):
+def test_a_sixteenth_of_the_limit_as_a_power_of_two(limit, expected):
     assert workspace_limit_bytes(limit) == expected
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        (16 * GIB, 4096),  # the best of all
-        (8 * GIB, 1024),  # 2048 is 1 % faster, which is not worth it
-        (2 * GIB, 256),
-        (300 * MIB, 64),
-        (1 * MIB, 64),
+        (64 * GIB, 4096),  # the best of all
+        (32 * GIB, 1024),  # 2048 is 1 % faster, which is not worth it
+        (8 * GIB, 256),
+        (300 * MIB, 64),  # all that are up to 128 MiB
     ],
 )
 def test_the_smallest_measured_limit_that_is_as_fast_as_the_best_that_is_possible(limit, expected):
@@ -58,7 +58,7 @@ def test_the_smallest_measured_limit_that_is_as_fast_as_the_best_that_is_possibl
 
 
 def test_limits_that_are_all_too_large_leave_the_share():
-    assert workspace_limit_bytes(GIB, {1024: 0.1}) == 256 * MIB
+    assert workspace_limit_bytes(4 * GIB, {1024: 0.1}) == 256 * MIB
 
 
 def test_what_was_measured_counts_for_its_card_alone(monkeypatch):
@@ -66,7 +66,7 @@ def test_what_was_measured_counts_for_its_card_alone(monkeypatch):
     workspace.keep("another", {64: 1.0})
     assert workspace.measured(CARD) == TABLE
     assert workspace.measured("NVIDIA H100") == {}
-    workspace.put_in_force(8 * GIB, CARD)
+    workspace.put_in_force(32 * GIB, CARD)
     assert workspace.in_force() == GIB
     monkeypatch.setattr(workspace.machine, "nvidia_driver", lambda: "999.1")
     assert workspace.measured(CARD) == {}
@@ -93,7 +93,8 @@ def test_a_processor_is_left_alone(capsys):
 
 
 @pytest.mark.parametrize(
-    ("asked", "planned", "expected"), [(None, None, 512 * MIB), (None, 8 * GIB, 2 * GIB), (96 * MIB, 8 * GIB, 96 * MIB)]
+    ("asked", "planned", "expected"),
+    [(None, None, 128 * MIB), (None, 8 * GIB, 512 * MIB), (96 * MIB, 8 * GIB, 96 * MIB)],
 )
 def test_every_command_sets_it_when_it_starts(gpu, monkeypatch, asked, planned, expected):
     monkeypatch.setattr(memory, "device_memory_bytes", lambda: 2 * GIB)
@@ -120,18 +121,18 @@ def test_training_prediction_and_planning_pass_their_option_on(monkeypatch):
 def test_a_run_says_what_it_had(gpu, tmp_path):
     workspace.put_in_force(8 * GIB, CARD)
     run_folder.describe(tmp_path, BratsConfig(), [], resuming=False, device="GPU:0", limit_bytes=8 * GIB)
-    assert json.loads((tmp_path / "config.json").read_text())["cudnn_workspace_bytes"] == 2 * GIB
+    assert json.loads((tmp_path / "config.json").read_text())["cudnn_workspace_bytes"] == 512 * MIB
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_lms_sets_it_where_nobody_has(gpu, enabled):
     LMS(memory_limit="8GiB", enabled=enabled)._get_runner()
-    assert workspace.in_force() == 2 * GIB
+    assert workspace.in_force() == 512 * MIB
 
 
 def test_so_does_a_plan(gpu):
     estimate(network(), SPEC, memory_limit="8GiB")
-    assert workspace.in_force() == 2 * GIB
+    assert workspace.in_force() == 512 * MIB
 
 
 def test_a_hard_limit_sets_it(commands):
@@ -145,7 +146,7 @@ def test_a_hard_limit_sets_it(commands):
         f"print(os.environ['{VARIABLE}'])",
     ]
     done = commands.run(["-c", "\n".join(lines)])
-    assert done.stdout == "512\n", done.stderr
+    assert done.stdout == "128\n", done.stderr
 
 
 def test_sizes_of_the_option():
@@ -188,7 +189,7 @@ def test_the_doctor_keeps_what_it_measures_and_says_so(gpu, monkeypatch, capsys)
     monkeypatch.setattr(workspace_probe, "measure", lambda report: report(64, 0.4) or TABLE)
     doctor._measure_workspaces()
     assert "within 64 MiB: 400 ms" in capsys.readouterr().out
-    workspace.put_in_force(8 * GIB, CARD)
+    workspace.put_in_force(32 * GIB, CARD)
     (row,) = examination.cudnn_workspace(CARD).values()
     assert "at most 1.00 GiB" in str(row)
     assert "240 ms within 1024 MiB" in str(row)

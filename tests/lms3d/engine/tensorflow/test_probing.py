@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from lms3d.device import workspace
 from lms3d.engine import tuning
 from lms3d.engine.tensorflow import functions, probing, speeds
 from lms3d.engine.tensorflow.capture import signature
@@ -205,6 +206,18 @@ def test_copies_in_one_call_reuse_the_workspace(step):
     one, many = (probing._run_behind(f, passed, "CPU:0").workspace_bytes for f in (function, several))
     output = function.graph.outputs[0]
     assert many < one + 2 * output.shape.num_elements() * output.dtype.size
+
+
+@pytest.mark.parametrize(
+    ("device", "each", "believed"), [("GPU:0", 64, True), ("GPU:0", 65, False), ("CPU:0", 65, True)]
+)
+def test_parts_that_have_workspace_which_the_whole_would_not_have_say_nothing(
+    step, monkeypatch, device, each, believed
+):
+    monkeypatch.setenv(workspace.VARIABLE, "256")
+    monkeypatch.setattr(probing, "_run", lambda *_, **__: Cost(1.0, workspace_bytes=each << 20))
+    found = probing.probe(of_type(step, "Conv3D"), 4, device=device)
+    assert found == (Cost(4.0, 1.0, 4 * each << 20, 4) if believed else None)
 
 
 def test_an_op_that_cannot_be_cut_keeps_its_estimate(step):

@@ -1,6 +1,7 @@
 """Measures the seconds of a step's convolutions within each limit of cuDNN's workspace, each limit in a process of its own.
 
-The child: `python -m lms3d.device.workspace_probe SIDE` prints the seconds as JSON.
+They run as in a step of LMS: gradients of kernels in pieces that the limit suits (`passes.pieces`).
+The child: `python -m lms3d.engine.passes.workspace_probe SIDE` prints the seconds as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def measure(
 
 
 def _in_child(limit_mib: int, side: int) -> float:
-    command = [sys.executable, "-m", "lms3d.device.workspace_probe", str(side)]
+    command = [sys.executable, "-m", "lms3d.engine.passes.workspace_probe", str(side)]
     environment = os.environ | {VARIABLE: str(limit_mib)}
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, env=environment)
@@ -58,10 +59,16 @@ def _in_child(limit_mib: int, side: int) -> float:
 
 def step_seconds(side: int) -> float:
     """The median seconds of some runs of a 3D convolution and both of its gradients at each level, one after the other."""
-    import tensorflow as tf
+    from lms3d.device import memory, workspace
+    from lms3d.engine.passes import manager
+    from lms3d.engine.passes.base import Target
+    from lms3d.engine.passes.pieces import CutFilterGradients
+    from lms3d.engine.tensorflow import functions
 
-    tf.config.optimizer.set_experimental_options({"layout_optimizer": False})  # as in our steps
-    convolutions = tf.function(_convolutions(side), autograph=False, jit_compile=False)
+    traced = functions.trace(_convolutions(side))
+    manager.normalise(traced, Target(compute_device=memory.compute_device()))
+    manager.run(traced, [CutFilterGradients(workspace.in_force())])
+    convolutions = functions.make_function(traced)
     runs = []
     for _ in range(1 + _RUNS):
         begin = time.perf_counter()
