@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LIMITS = 12  # of a sweep
 ELSEWHERE_REFUSED = (
-    "keras_model", "output", "sweep", "why", "copied", "lms", "lms_compile", "cudnn_workspace", "swap_tier", "swap_dir",
+    "keras_model", "output", "sweep", "why", "copied", "lms", "lms_compile", "swap_tier", "swap_dir",
     "swapout_threshold", "swapin_ahead", "swapin_groupby", "sync_mode", "serialization", "serialization_by_size",
 )  # fmt: skip
 """Options that do not go with --machine, which compares methods."""

@@ -44,9 +44,9 @@ class Scale:
     sides: the cubes that are tried. need_bytes: of a step without LMS for each voxel, and lms_share: of that need under LMS, both
     to begin the search near its end. lms: the method, which copies back what it swapped, as a GPU must.
     least_seconds: with less time left no training is begun. side_by_side: how many warm up at a time. workspace_mib,
-    check_workspace_mib: of cuDNN under LMS, and of the small cube, few enough that it has gradients in pieces. One for all, since
-    convolutions are measured anew for each. peers: the methods of PyTorch that matter most; later_peers: the others, once those
-    have ended.
+    check_workspace_mib: of cuDNN under LMS, and of the small cube, so small that it has filter gradients in pieces. One for
+    all, since convolutions are measured anew for each. peers: the methods of PyTorch that matter most; later_peers: the others,
+    once those have ended.
     """
 
     check: CubeUnderLimit
@@ -131,7 +131,7 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         steps=6,
         profiled=2,
         least_seconds=15.0,
-        workspace_mib=128,  # what lms3d chooses in up to 4 GiB
+        workspace_mib=128,  # what lms3d chooses below 4 GiB
         check_workspace_mib=64,
         side_by_side=10,  # on 16 cores the first run warmed up ten at a time
         half_precision=half_precision,

@@ -1,9 +1,9 @@
 """cuDNN's workspace: memory that a convolution takes, beside its tensors, while it runs. Many of the fast algorithms need it.
 
 TensorFlow lets a convolution choose among the algorithms whose workspace is within a limit. It reads this limit from the
-environment once per process, at the first convolution. It is gradients of kernels that need much: as much as their inputs. They are
-computed in pieces that the limit suits (`engine.passes.pieces`). In one piece, a step of isensee2017 at 192^3 took 0.245 s within
-256 MiB on an H200, and 0.088 s within 1 GiB.
+environment once per process, at the first convolution. Filter gradients need the most: as much as their inputs. They are computed
+in pieces that fit the limit (`engine.passes.pieces`). In one piece, a step of isensee2017 at 192^3 took 0.245 s within 256 MiB on
+an H200, and 0.088 s within 1 GiB.
 
 WORKSPACE-1  The user's choice holds: `--cudnn-workspace`, else the environment variable.
 WORKSPACE-2  Otherwise the limit is a share of the memory limit, because no plan can give the memory of a workspace to tensors
@@ -31,8 +31,9 @@ LEAST_BYTES, MOST_BYTES = 128 << 20, 4 << 30
 
 SHARE = 16
 """The workspace may be 1 / SHARE of the memory limit. A smaller share leaves a plan more room, and makes more pieces: at 192^3 with
-an H200's rates, predicted, 8 pieces of the largest gradients within 128 MiB cost 1.4 % of a step, 16 within 64 MiB 3 %. A step in
-2,870 MiB takes a predicted 0.199 s within 1 GiB, 0.112 s within 256 MiB and 0.104 s within 128. No card has measured pieces yet."""
+an H200's rates, predicted, 8 pieces of the largest filter gradients within 128 MiB cost 1.4 % of a step, and 16 within 64 MiB 3 %.
+A step in 2,870 MiB takes a predicted 0.199 s within 1 GiB, 0.112 s within 256 MiB and 0.104 s within 128. No card has measured
+pieces yet."""
 
 WORTH = 1.02
 """A larger workspace must save more than 2 % of the convolutions' seconds to be worth its memory. The margin is chosen, not
@@ -50,6 +51,11 @@ def workspace_limit_bytes(limit_bytes: int, seconds: Mapping[int, float] | None 
         return min(MOST_BYTES, 1 << (share.bit_length() - 1))
     fast_enough = WORTH * min(possible.values())  # WORKSPACE-3
     return min(mib for mib, taken in possible.items() if taken <= fast_enough) * _MIB
+
+
+def asked_or_usual(limit_bytes: int) -> int:
+    """The limit that the user has set (WORKSPACE-1), else the one that suits a memory limit on a card that was not measured."""
+    return in_force() if VARIABLE in os.environ else workspace_limit_bytes(limit_bytes)
 
 
 def put_in_force(limit_bytes: int, card: str | None) -> None:
@@ -87,7 +93,7 @@ def keep(card: str, seconds: Mapping[int, float]) -> None:
 def _key(card: str) -> str:
     import tensorflow as tf
 
-    return f"{card}, driver {machine.nvidia_driver()}, TensorFlow {tf.__version__}, gradients of kernels in pieces"
+    return f"{card}, driver {machine.nvidia_driver()}, TensorFlow {tf.__version__}, filter gradients in pieces"
 
 
 def _store() -> Path:

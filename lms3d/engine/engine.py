@@ -137,7 +137,7 @@ class Engine:
         lazy: bool = False,
     ) -> StepRequest:
         """The question for the planner about the step behind `function`, whose graph is normalised: on a processor that changes no
-        bit, on a GPU results stay equal to rounding (`passes.turned`).
+        bit, on a GPU results stay equal to rounding (`passes.turned`, `passes.pieces`).
 
         settings, machine: in place of the engine's own. A machine that is given knows the scale of its ops (ADAPT-6). For the
         engine's own machine the scale is looked up, and is `ops_scale` if nothing is known of this step.
@@ -187,7 +187,7 @@ class Engine:
         self._normalise(function)
         may_compile = settings.compile != "off" and step != "function" and not self._elsewhere
         compile_pass = self._compile_pass if may_compile else None
-        forms = Forms(function, ask, compile_pass, workspace_bytes=self._workspace_bytes(settings, machine))
+        forms = Forms(function, ask, compile_pass, workspace_bytes=self._workspace_bytes())
         try:
             chosen = choosing.choose_form(forms, run=run, effort_seconds=effort_seconds, with_floor=with_floor)
         except DoesNotFit:
@@ -211,14 +211,16 @@ class Engine:
     def _compile_pass(self) -> Compile:
         return Compile(self.compute_device, self._free_bytes() // tuning.PROGRAM_FREE_SHARE)
 
-    def _workspace_bytes(self, settings: Settings, machine: Machine | None) -> int | None:
-        """The limit of cuDNN's workspace; None on a processor, and for a machine whose workspaces are not known."""
+    def _workspace_bytes(self) -> int | None:
+        """The limit of cuDNN's workspace; None on a processor, and for a machine whose workspaces are not known.
+
+        On a machine that is not here it is the one that this engine's limit has there, whatever limit a plan is made for.
+        """
         if not self.compute_device.startswith("GPU"):
             return None
         if not self._elsewhere:
             return workspace.in_force()
-        known = (machine or self.machine).workspaces
-        return workspace.workspace_limit_bytes(settings.limit_bytes) if known else None
+        return workspace.asked_or_usual(self.settings.limit_bytes) if self.machine.workspaces else None
 
     def _normalise(self, function: Function) -> None:
         if not was_rewritten(function.graph):

@@ -73,8 +73,8 @@ and for either if swapped tensors are read in place. Smaller: coarser slabs, and
 in later. Measured with isensee2017 (docs/benchmarks.md, "Whole or in slabs?"): with mapped tensors a whole step is faster than one
 in slabs at any limit in which it fits, down to 1.4 times its working set at 64^3 and 1.1 times at 96^3; to find that it does not
 fit takes 4 s. Over a link as slow as PCIe Gen3 the whole step is the faster one at 2.1 times (128^3, measured); predicted, slabs
-are faster at 1.3 to 1.75 times, though not at 1.6 times at 96^3. With an H200's rates, and gradients of kernels in pieces, the
-whole step is faster at 1.77 times (192^3 in 2,521 MiB: 1.34 x, 1.54 x in 4 slabs), but not at 1.45 times (2,100 MiB: 2.45 x, and
+are faster at 1.3 to 1.75 times, though not at 1.6 times at 96^3. With an H200's rates, and filter gradients in pieces, the whole
+step is faster at 1.77 times (192^3 in 2,521 MiB: 1.34 x, 1.54 x in 4 slabs), but not at 1.45 times (2,100 MiB: 2.45 x, and
 2.16 x in slabs). In slabs over a link, with an H200's rates and no workspaces, 192^3 in 2,500, 1,740, 1,200, 870 MiB takes 1.32,
 2.65, 4.59, 8.20 x in 4 slabs, which leave 6.8, 4.5, 2.9, 1.9 times the working set, and 1.38, 2.38, 3.44 x in 8/4 slabs and 4.09 x
 in 16/4, which leave 13, 8.6, 5.6, 6.9 times
@@ -216,6 +216,12 @@ pass to the gradient. What optimisers repeat are scalars."""
 
 TURNED_CHANNELS = 16
 """On a GPU: gradients of so many channels are computed as convolutions. At 192^3 on an H200: 16 channels 3.9 -> 1.4 ms."""
+
+# -- passes/pieces -----------------------------------------------------------------------------------------------------
+
+WORKSPACE_MARGIN, MOST_PIECES = 1.02, 64
+"""Bytes of workspace for each byte of the inputs of a filter gradient: 865 MiB for 864 MiB on an H200. And the most pieces of one:
+more ops, for a limit that is far too small. The second is not measured."""
 
 # -- tensorflow/op_costs -----------------------------------------------------------------------------------------------
 

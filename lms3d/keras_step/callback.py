@@ -175,7 +175,7 @@ class LMS(keras.callbacks.Callback):
         self, function: tf.types.experimental.ConcreteFunction, *, failed: int = 0
     ) -> tf.types.experimental.ConcreteFunction:
         """A function with the same results as `function` (a tf.function's concrete function) that fits in the limit.
-        If it needs slabs to fit, the results are equal to rounding.
+        If it needs slabs to fit, and on a GPU, the results are equal to rounding.
 
         The graph of `function` is edited, but `function` itself still runs as traced. A function that has been
         rewritten already is returned as it is. `plan` and `report` describe the last rewrite. Raises InputError if a

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from lms3d import console
 from lms3d.cli import LONGEST_SIDE
 from lms3d.config import TrainConfig
-from lms3d.device import memory
+from lms3d.device import memory, workspace
 from lms3d.engine import tuning
 from lms3d.engine.plan import Plan
 from lms3d.errors import DoesNotFit
@@ -124,6 +124,8 @@ def _planned(
 
     startup.start_tensorflow(seed=options.seed, precision=options.precision)
     options = dataclasses.replace(options, memory_limit=where.limit_bytes, slabs=slabs or options.slabs)
+    if options.cudnn_workspace is not None:
+        workspace.set_limit(options.cudnn_workspace)
     if where.model is not None:
         options = dataclasses.replace(options, swap_tier="host")
     task = TASKS[options.task]

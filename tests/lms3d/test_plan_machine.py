@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from lms3d import plan
+from lms3d.device import workspace
 from lms3d.engine.ir import StepGraph
+from lms3d.engine.passes.pieces import CutFilterGradients
 from lms3d.engine.prediction import Prediction
 from lms3d.errors import DoesNotFit
 from lms3d.machines import machine_files
@@ -55,6 +57,26 @@ def test_what_does_not_go_together_is_one_line(arguments, words, capsys):
     code, out, err = run(capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+def test_the_workspace_that_the_user_asks_for_is_that_of_the_plan(monkeypatch, capsys):
+    from lms3d.engine.passes import forms
+
+    limits: list[int] = []
+
+    def cut(most_bytes: int) -> CutFilterGradients:
+        limits.append(most_bytes)
+        return CutFilterGradients(most_bytes)
+
+    monkeypatch.setattr(forms, "CutFilterGradients", cut)
+    monkeypatch.setenv(workspace.VARIABLE, "")  # so that the command's setting is undone
+    monkeypatch.delenv(workspace.VARIABLE)
+    place = ("--machine", "h200-sxm", "--resolution", "16", "--memory-limit", "1GiB")
+    assert run(capsys, *place)[0] == 0
+    assert set(limits) == {workspace.LEAST_BYTES}
+    limits.clear()
+    assert run(capsys, *place, "--cudnn-workspace", "2MiB")[0] == 0
+    assert set(limits) == {2 * MIB}
 
 
 @pytest.mark.parametrize("limit", [0, 15, 16, 31, 64, 79, 80, 200, 511, 1000, 4095])

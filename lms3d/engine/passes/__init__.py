@@ -3,7 +3,7 @@
     normalise    what every step gets before it is captured: the passes that `NORMALISING` names, in its order
     compile      chains of small ops -> programs (`compiling`), if asked for
     slice        tensors of the largest levels -> slabs (`slicing`), if the limit asks for it
-    pieces       gradients of kernels -> sums over pieces (`pieces`), on a GPU, if cuDNN's workspace asks for it
+    pieces       filter gradients -> sums over pieces (`pieces`), on a GPU, if cuDNN's workspace asks for it
     rewrite      the nodes of a plan (`rewrite`, `stream`)
     guard        an error in place of a crash where memory may run out (`guard`)
 

@@ -16,7 +16,8 @@ Function: TypeAlias = tf.types.experimental.ConcreteFunction
 class Pass:
     """Edits the graph behind a function in place. `manager.run` calls the three methods, in this order.
 
-    Results stay equal bit by bit; those of a pass that says so (`turned` on a GPU, `slicing`, `compiling`) stay equal to rounding.
+    Results stay equal bit by bit; those of a pass that says so (`turned` and `pieces` on a GPU, `slicing`, `compiling`) stay equal
+    to rounding.
     """
 
     name: ClassVar[str]

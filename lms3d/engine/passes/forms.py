@@ -1,6 +1,6 @@
 """The forms of a traced step: as traced, with programs, in slabs. One of them is in its graph at a time.
 
-In each of them gradients of kernels are cut last (`pieces`), if they want more workspace than there is.
+In each of them filter gradients are cut last (`pieces`), if they want more workspace than there is.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Forms:
         )
 
     def _cut(self) -> Edits | None:
-        """Cuts the gradients of kernels of the form that is shown, and shows it so; None if there is nothing to cut."""
+        """Cuts the filter gradients of the form that is shown, and shows it so; None if there is nothing to cut."""
         if self._workspace_bytes is None:
             return None
         one = CutFilterGradients(self._workspace_bytes)

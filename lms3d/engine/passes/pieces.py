@@ -1,21 +1,21 @@
-"""On a GPU the gradient of a kernel is computed in pieces and summed, if cuDNN would want more workspace for it than it may take.
+"""On a GPU filter gradients are computed in pieces and summed, if cuDNN would want more workspace for one than it may take.
 
     x, dy --> Conv3DBackpropFilterV2 --> dw                        before
     x, dy --> views of some planes --> Conv3DBackpropFilterV2 --+  after
           --> ..                                                +--> AddV2 .. --> dw
           --> planes beside each cut --> ..                     --'
 
-cuDNN's fast kernels for it copy both inputs. On an H200 two tensors of 432 MiB take 3 ms with a workspace of 865 MiB, and 13 to 26
-ms without.
+The fast algorithms copy both inputs. On an H200 two tensors of 432 MiB take 3 ms with a workspace of 865 MiB, and 13 to 26 ms
+without.
 
-PIECES-1  An op is cut whose inputs together are larger than the limit of the workspace, into as many pieces, a power of two, as
-          bring them below it; first along the batch, then along the first spatial axis. The memory of a piece is that of its
-          tensor: with the batch it is the first axis of a reshaped tensor, along which TensorFlow's Slice copies nothing.
+PIECES-1  An op is cut into as few pieces, by powers of two, as have inputs that fit the limit of the workspace; first along the
+          batch, then along the first spatial axis. A piece lies in the memory of its tensor: with the batch it is the first axis of
+          a reshaped tensor, along which TensorFlow's Slice copies nothing (if a plane is a multiple of 64 bytes).
 PIECES-2  Without padding a piece of the outputs reads the planes under its windows. With padding each piece is padded as if it were
-          alone, so the products across a cut are missing: those of the outputs beside it, in the taps of the kernel that reach out
+          alone, so the products across a cut are missing: those of the outputs beside it, in the taps of the filter that reach out
           of a piece. One more op for each such tap computes them for all cuts at once, as samples of a batch.
 PIECES-3  That needs a window that reaches into the next piece and no further, and as many input planes as stride x outputs. Other
-          ops are cut along the batch alone.
+          ops are cut along the batch alone. Depthwise filter gradients, and those inside loops, branches and calls, stay whole.
 PIECES-4  Results are equal to rounding, and depend on the workspace's limit alone: steps without LMS are cut, too, so that both
           have the same bits within the same limit. In 16 bits pieces are summed in 32.
 """
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lms3d.engine import tuning
 from lms3d.engine.passes.base import Function, Pass, Returned, require_returned, require_unplanned, returned
 from lms3d.engine.passes.edits import Edits
 from lms3d.engine.slabs.planes import Range, Window, even_bounds
@@ -66,7 +67,7 @@ class CutFilterGradients(Pass):
         if not found:
             return False
         self.edits = Edits(graph)
-        before, group = reading.slices_of(graph)
+        before = reading.order_of(graph)
         order = dict(before) or {op.name: ((i, 0.0, 0), False) for i, op in enumerate(ops)}
         for op, cuts in found:
             old = len(graph.get_operations())
@@ -74,8 +75,8 @@ class CutFilterGradients(Pass):
             order |= {new.name: order[op.name] for new in graph.get_operations()[old:]}
             self.edits.redirect(op.outputs[0], made)
             surgery.wait_instead(op, made.op)
-        remember = partial(surgery.remember_slices, graph)
-        self.edits.make(partial(remember, order, group), partial(remember, before, group))
+        remember = partial(surgery.remember_order, graph)
+        self.edits.make(partial(remember, order), partial(remember, {}))
         return True
 
     def ensures(self, function: Function) -> None:
@@ -85,7 +86,7 @@ class CutFilterGradients(Pass):
             raise RuntimeError(f"pass {self.name}: {twice!r} runs beside its pieces; please report this graph")
 
     def __str__(self) -> str:
-        return f"{self.name}: {len(self.cut)} gradients of kernels"
+        return f"{self.name}: {len(self.cut)} filter gradients"
 
 
 # -- where to cut --------------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class _Piece(NamedTuple):
 
 
 class _Cuts(NamedTuple):
-    """pieces: together the whole op, but for the products across cuts. across: tap of the kernel, along the first spatial axis ->
+    """pieces: together the whole op, but for the products across cuts. across: tap of the filter, along the first spatial axis ->
     these products, in groups of which each is no larger than a piece."""
 
     pieces: Sequence[_Piece]
@@ -113,18 +114,33 @@ def _cuts(op: tf.Operation, most_bytes: int) -> _Cuts | None:
         return None
     x, _, dy = op.inputs
     shapes = [t.shape for t in (x, dy, op.outputs[0])]
-    if not all(shape.is_fully_defined() for shape in shapes):
+    if not all(shape.is_fully_defined() and shape.num_elements() for shape in shapes):
         return None
-    size = sum(t.shape.num_elements() * t.dtype.size for t in (x, dy))
-    number = 1
-    while size > most_bytes * number:
+    number, most = 1, min(x.shape[0] * dy.shape[1], tuning.MOST_PIECES)
+    cuts = _in_pieces(op, number)
+    while _largest_bytes(op, cuts) * tuning.WORKSPACE_MARGIN > most_bytes and number < most:
         number *= 2
+        cuts = _in_pieces(op, number)
+    return cuts if len(cuts.pieces) > 1 else None
+
+
+def _largest_bytes(op: tf.Operation, cuts: _Cuts) -> int:
+    """What the largest piece reads."""
+    x, _, dy = op.inputs
+    plane, outputs = (t.shape[2:].num_elements() * t.dtype.size for t in (x, dy))
+    return max(piece.inputs.planes * plane + piece.outputs.planes * outputs for piece in cuts.pieces)
+
+
+def _in_pieces(op: tf.Operation, number: int) -> _Cuts:
+    """An op in this many pieces, or in about as many as it can be cut into."""
+    x, _, dy = op.inputs
     (batch, extent), outputs, kernel = x.shape[:2], dy.shape[1], op.outputs[0].shape[0]
     along = _along(op, extent, kernel, -(-number // batch))
     if len(along) == 1:
         samples = _ranges(batch, number)
-        pieces = [_Piece(Range(a * extent, b * extent), Range(a * outputs, b * outputs), b - a) for a, b in samples]
-        return _Cuts(pieces, {}) if len(pieces) > 1 else None
+        return _Cuts(
+            [_Piece(Range(a * extent, b * extent), Range(a * outputs, b * outputs), b - a) for a, b in samples], {}
+        )
 
     def of_all(one_sample: Sequence[_Piece]) -> list[_Piece]:
         return [_moved(piece, i * extent, i * outputs) for i in range(batch) for piece in one_sample]
@@ -191,17 +207,26 @@ def _sum_of_pieces(op: tf.Operation, cuts: _Cuts) -> tf.Tensor:
 
         def summed(pieces: Iterable[tuple[tf.Tensor, tf.Tensor]], sizes: Sequence[int]) -> tf.Tensor:
             """In 32 bits at least, and in this order: the kernel of AddN has none."""
-            made = [_gradient(op, inputs, outputs, sizes) for inputs, outputs in pieces]
-            return functools.reduce(tf.add, [tf.cast(one, tf.float32) if dtype.size == 2 else one for one in made])
+            made = []
+            for inputs, outputs in pieces:
+                one = _gradient(op, inputs, outputs, sizes)
+                run.append(one.op)
+                made.append(tf.cast(one, tf.float32) if dtype.size == 2 else one)
+            return functools.reduce(tf.add, made)
 
         def views(one: _Piece) -> tuple[tf.Tensor, tf.Tensor]:
             return _view(rows, one.inputs, one.samples), _view(gradients, one.outputs, one.samples)
 
         def batches(groups: Sequence[Sequence[_Piece]]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+            """Each is gathered when the one before it has been read."""
             for group in groups:
                 inputs, outputs = zip(*map(views, group), strict=True)
-                yield tf.concat(inputs, 0), tf.concat(outputs, 0)
+                with tf.control_dependencies(run[-1:]):
+                    batch = tf.concat(inputs, samples), tf.concat(outputs, samples)
+                yield batch
 
+        run: list[tf.Operation] = []
+        samples = tf.constant(0)  # the axis; if it was made in there, it would wait in place of the ops that read it
         made = summed(map(views, cuts.pieces), (planes, *flat))
         if cuts.across:
             nothing = tf.zeros((1, *flat), made.dtype)

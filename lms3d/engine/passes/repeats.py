@@ -11,8 +11,8 @@ REPEAT-1  Two ops are equal if their type, attributes, device and inputs are, an
           variable are equal only if no update of it comes between them.
 REPEAT-2  Only tensors of at most `tuning.SHARED_BYTES` are shared. A larger one that is computed again may have been meant to save
           memory.
-REPEAT-3  A step in slabs or with programs is left alone: it was a whole step before, and the planes that slabs read of their
-          neighbours are cut out anew for each reader.
+REPEAT-3  A step in slabs, in pieces or with programs is left alone: it was a whole step before, and the planes that slabs read of
+          their neighbours are cut out anew for each reader.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def compute_once(graph: tf.Graph) -> int:
 
 def _repeats(graph: tf.Graph) -> Iterator[tuple[tf.Operation, tf.Operation]]:
     """(op, the first op that is equal to it), in the order of the step: an edit of one shows in the inputs of the next."""
-    if reading.slices_of(graph)[0]:  # REPEAT-3
+    if reading.order_of(graph):  # REPEAT-3
         return
     known: dict[Any, list[tuple[dict[str, bytes], tf.Operation]]] = {}
     for op in traced_order(graph):

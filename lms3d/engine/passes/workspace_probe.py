@@ -1,6 +1,6 @@
 """Measures the seconds of a step's convolutions within each limit of cuDNN's workspace, each limit in a process of its own.
 
-They run as in a step of LMS: gradients of kernels in pieces that the limit suits (`passes.pieces`).
+They run as in a step of LMS: filter gradients in pieces that fit the limit (`passes.pieces`).
 The child: `python -m lms3d.engine.passes.workspace_probe SIDE` prints the seconds as JSON.
 """
 
@@ -65,7 +65,8 @@ def step_seconds(side: int) -> float:
     from lms3d.engine.passes.pieces import CutFilterGradients
     from lms3d.engine.tensorflow import functions
 
-    traced = functions.trace(_convolutions(side))
+    run = _convolutions(side)  # it holds the variables
+    traced = functions.trace(run)
     manager.normalise(traced, Target(compute_device=memory.compute_device()))
     manager.run(traced, [CutFilterGradients(workspace.in_force())])
     convolutions = functions.make_function(traced)

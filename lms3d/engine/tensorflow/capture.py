@@ -68,7 +68,7 @@ def _constant(op: Op) -> Op:
 
 def _ops(graph: tf.Graph, compute_device: str) -> tuple[Op, ...]:
     # Tracing adds control inputs to earlier ops, so the traced order is not always topological.
-    order, group = reading.slices_of(graph)
+    order, (_, group) = reading.order_of(graph), reading.slices_of(graph)
     found = [_op(op, compute_device, group.get(op.name, "")) for op in graph.get_operations()]
     if order:
         found.sort(key=lambda op: order.get(op.name, ((0, 0.0, 0), False)))

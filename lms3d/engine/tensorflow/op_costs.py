@@ -6,7 +6,8 @@ make up most of a step are run alone, one of each kind (`ir.Op.signature`; `prob
 OPS-1  The kinds that matter most by the roofline come first, until the rest is `REST` of the step or the time is up.
 OPS-2  An op that cannot be measured keeps its roofline.
 OPS-3  Under a tight limit an op is measured in small parts, which together take longer than the whole. A process with more memory
-       measures it again.
+       measures it again. If a measurement in parts says nothing of the whole (`probing.is_too_good`), this process takes the
+       roofline and the largest workspace there can be, and the next one tries again.
 OPS-4  If an op leaves cores of this process idle, ops that no order holds back can use them (`cost.step_seconds`).
 OPS-5  The machine may be faster or slower today than on the day of the measurements. If the step takes long enough to be worth it,
        the most important kinds are measured again: once per process, and by one process for all that start soon after it (ranks).
@@ -32,6 +33,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms3d.common.disk import cache_directory
+from lms3d.device import workspace
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, moved_bytes, op_seconds, step_seconds
 from lms3d.engine.ir import PROGRAM_TYPE, Op, StepGraph
@@ -44,6 +46,9 @@ _VERSION = 8
 
 Known = dict[str, Cost | None]
 """Signature -> cost; None for an op that cannot be measured, which is not tried again."""
+
+_supposed: dict[str, Known] = {}
+"""`conditions` -> the costs that this process supposes (OPS-3)."""
 
 _paces: dict[tuple[Path, str], float] = {}
 """(file of the known costs, `conditions`) -> the pace that this process found."""
@@ -65,7 +70,7 @@ def with_ops(
     scale, machine = machine.ops_scale, replace(machine, ops_scale=1.0)  # ops run alone here
     store = cache_directory() / "ops.json"
     key = conditions(device)
-    known = _load(store).get(key, {})
+    known = _known(store, key)
     most_bytes = min(tuning.MOST_BYTES[_kind(device)], free_bytes // tuning.FREE_SHARE)
     pace = _paces.get((store, key))
     if pace is None and most_bytes > 0 and _takes_long(graph, machine, known, device):
@@ -75,18 +80,23 @@ def with_ops(
     wanted = _unknown(graph, _kinds(graph, machine, device), machine, known, most_bytes)
     if wanted and most_bytes > 0:
         with speeds.one_at_a_time(store):
-            known = _load(store).get(key, {})  # another rank may have measured meanwhile
+            known = _known(store, key)  # another rank may have measured meanwhile
             if wanted := _unknown(graph, wanted, machine, known, most_bytes):
                 seconds = _budget_seconds(device) if budget_seconds is None else budget_seconds
                 found = _measure(graph, wanted, function.graph, machine, device, most_bytes, seconds)
+                new = _not_believed(graph, found, machine, device)
+                found = {name: cost for name, cost in found.items() if name not in new}
+                earlier = {name: cost for name, cost in _supposed.get(key, {}).items() if name not in found}
+                supposed = _supposed[key] = {**earlier, **new}
                 # As on the day on which the others were measured.
                 found = {name: cost and replace(cost, seconds=cost.seconds / pace) for name, cost in found.items()}
                 for name, cost in found.items():
-                    if cost is None and (before := known.get(name)):  # it can only be measured in more parts
+                    before = None if name in supposed else known.get(name)
+                    if cost is None and before:  # it can only be measured in more parts
                         found[name] = replace(before, parts=1)
                 if not known:
                     _keep_pace(key, 1.0)
-                known = {**known, **found}
+                known = {**supposed, **known, **found}
                 _save(store, key, found)
     costs = {signature: cost for signature, cost in known.items() if cost is not None}
     table = _table(known, pace)
@@ -95,6 +105,22 @@ def with_ops(
         for op in graph.ops
     )
     return graph.with_ops(ops), replace(machine, op_table=table, ops_scale=scale)
+
+
+def _known(store: Path, key: str) -> Known:
+    """The costs in a store, and those that this process supposes."""
+    return {**_supposed.get(key, {}), **_load(store).get(key, {})}
+
+
+def _not_believed(graph: StepGraph, found: Known, machine: Machine, device: str) -> Known:
+    """What this process takes in place of measurements that say nothing of the whole (OPS-3)."""
+    supposed: Known = {}
+    for op in graph.ops:
+        cost = found.get(op.signature)
+        if cost is not None and probing.is_too_good(cost, op.type, device):
+            seconds = op_seconds(graph, op, replace(machine, op_table={}))
+            supposed[op.signature] = Cost(seconds, 1.0, workspace.in_force(), cost.parts)
+    return supposed
 
 
 def _kind(device: str) -> str:

@@ -11,7 +11,8 @@ PROBE-2  Outputs are allocated and freed in each run, as in a step. The lower qu
          A GPU runs behind the host: ops are enqueued many times before one wait (`queued`). Copies in one call, and calls in the
          queue, reuse each other's outputs and workspace, in the order of the stream.
 PROBE-3  An op that fails alone, or was held up by other work, is not measured.
-         Nor is an op on a GPU of which a part has workspace that the whole would not be granted: a part then runs a faster kernel.
+         Nor is a convolution on a GPU of which a part has workspace that the whole would not be granted: a part then runs a faster
+         kernel (`is_too_good`).
 PROBE-4  On a CPU the processor time of an op shows which share of this process's cores it keeps busy. A GPU runs one op after the
          other, so that each has all of it.
 """
@@ -69,16 +70,17 @@ def probe(
             whole = _run(function, specs, device, cold=bool(sizes))
         except (ValueError, TypeError, tf.errors.OpError):  # this axis cannot be cut, or memory is short (PROBE-3)
             continue
-        if whole.share * speeds.cores() < tuning.LEAST_CORES or _has_too_much(whole, parts, device):
+        if whole.share * speeds.cores() < tuning.LEAST_CORES:
             return None
         seconds = max(0.0, whole.seconds - call_seconds) * parts / times
         return Cost(seconds, whole.share, whole.workspace_bytes * parts, parts)
     return None
 
 
-def _has_too_much(part: Cost, parts: int, device: str) -> bool:
-    """Whether a part took more workspace than its share of what cuDNN may take for the whole (PROBE-3)."""
-    return parts > 1 and device.startswith("GPU") and part.workspace_bytes * parts > workspace.in_force()
+def is_too_good(cost: Cost, op_type: str, device: str) -> bool:
+    """Whether the parts of a convolution had more workspace together than cuDNN may take for the whole (PROBE-3)."""
+    by_cudnn = "Conv" in op_type and device.startswith("GPU")
+    return by_cudnn and cost.parts > 1 and cost.workspace_bytes > workspace.in_force()
 
 
 def _large(op: tf.Operation) -> set[tuple[int, ...]]:

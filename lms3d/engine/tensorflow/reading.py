@@ -124,6 +124,11 @@ def slices_of(graph: tf.Graph) -> tuple[dict[str, Any], dict[str, str]]:
     return getattr(graph, "lms3d_slices", ({}, {}))
 
 
+def order_of(graph: tf.Graph) -> dict[str, Any]:
+    """The place of each op, as `surgery.remember_order` or else `remember_slices` was given it; empty for a graph as traced."""
+    return getattr(graph, "lms3d_order", {}) or slices_of(graph)[0]
+
+
 def draws_by_itself(graph: tf.Graph) -> bool:
     """Whether an op keeps the state of its random numbers in its kernel (`tf.random.normal` and the like; Keras's seed generators
     are variables). Traced again, such an op begins with its first number."""

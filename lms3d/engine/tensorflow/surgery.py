@@ -119,6 +119,11 @@ def remember_slices(graph: tf.Graph, order: Mapping[str, Any], group: Mapping[st
     graph.lms3d_slices = (dict(order), dict(group))
 
 
+def remember_order(graph: tf.Graph, order: Mapping[str, Any]) -> None:
+    """Keep for `reading.order_of`: the place of each op, of a step that is whole, too."""
+    graph.lms3d_order = dict(order)
+
+
 def needs(graph: tf.Graph, tier: Any) -> None:
     """Let the functions that `functions.make_function` makes of `graph` from now on hold a `tiers.base.Tier`.
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from lms3d.common import disk
-from lms3d.device import circumstances
+from lms3d.device import circumstances, workspace
 from lms3d.engine import tuning
 from lms3d.engine.cost import Machine, OpCost, op_seconds, step_seconds
 from lms3d.engine.planning import make_plan
@@ -266,6 +266,36 @@ def test_the_ops_of_a_gpu_are_measured_for_it(step):
     assert machine.op_table[conv.signature].share == 1.0
     assert all(cost.seconds > 0 for cost in machine.op_table.values())
     assert list(json.loads((disk.cache_directory() / "ops.json").read_text())) == [op_costs.conditions("GPU:0")]
+
+
+def test_parts_that_say_nothing_of_the_whole_are_supposed_and_not_kept(step, probed, monkeypatch):
+    """Four parts that have a workspace of 512 KiB each, where cuDNN would not take 2 MiB for the whole."""
+
+    def fake(op, parts=1, times=1, **_):
+        probed.append(op.type)
+        return Cost(0.25, 1.0, 2 << 20, parts)
+
+    monkeypatch.setattr(op_costs.probing, "probe", fake)
+    monkeypatch.setattr(op_costs, "_supposed", {})
+    monkeypatch.setenv(workspace.VARIABLE, "1")
+    whole = capture(step, compute_device="GPU:0")
+
+    def convolution(free_bytes: int) -> tuple[int, float]:
+        graph, machine = op_costs.with_ops(whole, SLOW, step, device="GPU:0", free_bytes=free_bytes)
+        op = next(op for op in graph.ops if op.type == "Conv3D")
+        return op.workspace_bytes, op_seconds(graph, op, machine)
+
+    estimated = op_seconds(whole, next(op for op in whole.ops if op.type == "Conv3D"), SLOW)
+    assert convolution(1 << 20) == (1 << 20, pytest.approx(estimated))
+    tried = probed.count("Conv3D")
+    assert convolution(1 << 20) == (1 << 20, pytest.approx(estimated))
+    assert probed.count("Conv3D") == tried, "this process does not try again"
+    monkeypatch.setattr(op_costs, "_supposed", {})
+    convolution(1 << 20)
+    assert probed.count("Conv3D") == 2 * tried, "the next one does"
+    assert convolution(1 << 40) == (2 << 20, 0.25)
+    monkeypatch.setattr(op_costs, "_supposed", {})
+    assert convolution(1 << 20) == (2 << 20, 0.25)
 
 
 def test_ops_are_measured_alone_whatever_their_scale_in_the_step(step, probed):

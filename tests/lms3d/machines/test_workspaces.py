@@ -1,4 +1,4 @@
-"""Plans for a machine whose model knows the workspace of gradients of kernels."""
+"""Plans for a machine whose model knows the workspace of filter gradients."""
 
 from __future__ import annotations
 

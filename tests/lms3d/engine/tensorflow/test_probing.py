@@ -209,15 +209,21 @@ def test_copies_in_one_call_reuse_the_workspace(step):
 
 
 @pytest.mark.parametrize(
-    ("device", "each", "believed"), [("GPU:0", 64, True), ("GPU:0", 65, False), ("CPU:0", 65, True)]
+    ("op_type", "device", "parts", "each", "too_good"),
+    [
+        ("Conv3D", "GPU:0", 4, 64, False),
+        ("Conv3D", "GPU:0", 4, 65, True),
+        ("Conv3D", "GPU:0", 1, 400, False),  # the whole op had it
+        ("Sum", "GPU:0", 4, 65, False),  # not by cuDNN
+        ("Conv3D", "CPU:0", 4, 65, False),
+    ],
 )
 def test_parts_that_have_workspace_which_the_whole_would_not_have_say_nothing(
-    step, monkeypatch, device, each, believed
+    monkeypatch, op_type, device, parts, each, too_good
 ):
     monkeypatch.setenv(workspace.VARIABLE, "256")
-    monkeypatch.setattr(probing, "_run", lambda *_, **__: Cost(1.0, workspace_bytes=each << 20))
-    found = probing.probe(of_type(step, "Conv3D"), 4, device=device)
-    assert found == (Cost(4.0, 1.0, 4 * each << 20, 4) if believed else None)
+    cost = Cost(1.0, workspace_bytes=parts * each << 20, parts=parts)
+    assert probing.is_too_good(cost, op_type, device) is too_good
 
 
 def test_an_op_that_cannot_be_cut_keeps_its_estimate(step):
