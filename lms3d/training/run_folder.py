@@ -209,10 +209,12 @@ def versions() -> dict[str, str]:
     """The versions of Python, the platform, lms3d, and the installed libraries that results depend on."""
     found = {"python": platform.python_version(), "platform": platform.platform(), "lms3d": _own_version()}
     for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
+        for package in (name, f"{name}-nightly"):  # candidates of TensorFlow bring keras-nightly
+            try:
+                found[name] = version(package)
+                break
+            except PackageNotFoundError:
+                continue
     return found
 
 

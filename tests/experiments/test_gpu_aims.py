@@ -43,7 +43,7 @@ def test_the_limits_are_the_shares_that_are_aimed_at():
     assert shares == pytest.approx([0.5, 0.33, 0.2, 0.1], abs=1e-3)
     assert len(shares) == len(aims.RATIOS)
     assert SIZE.rival_mib == SIZE.limits_mib[0]  # half, as the profile's title has it
-    assert [SIZE.compared(methods.LMS, 192, limit).workspace_mib for limit in SIZE.limits_mib] == [1024, 1024, 256, 256]
+    assert [SIZE.compared(methods.LMS, 192, limit).workspace_mib for limit in SIZE.limits_mib] == [128, 128, 128, 128]
 
 
 def test_steps_and_peaks_beside_the_aims_of_limits():

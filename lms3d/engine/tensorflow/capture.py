@@ -212,7 +212,8 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
         "ConcatOffset",
         "FloorMod",
         "BroadcastGradientArgs",
-    ):  # nor these, which gradients of Pad, Concat and broadcasts use
+        "InvertPermutation",
+    ):  # nor these, which gradients of Pad, Concat, Transpose and broadcasts use
         return None
     known = [k for k in map(argument, tensor.op.inputs) if k is not None]
     if len(known) < len(tensor.op.inputs):
@@ -231,6 +232,8 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
         begin = np.zeros_like(shapes[0])
         begin[int(axis)] = sum(int(s[int(axis)]) for s in shapes[: tensor.value_index])
         return begin
+    if tensor.op.type == "InvertPermutation":
+        return np.argsort(known[0]).astype(known[0].dtype)
     if tensor.op.type == "Reshape":
         return known[0].reshape(known[1])
     values, begin, extent = known

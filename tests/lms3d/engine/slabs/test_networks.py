@@ -93,6 +93,19 @@ def test_a_2d_u_net_by_rows():
     same(whole, cut)
 
 
+def test_a_loss_that_transposes_its_classes_to_where_they_are():
+    """As TensorFlow's does for an axis that is named, and Keras 3.16 names it. Its gradient's order is inverted in the graph."""
+
+    def loss(true: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax_cross_entropy_with_logits(true, logits, axis=3)
+
+    model = compiled(u_net(), loss=loss)
+    batch = batch_for(model, 2)
+    whole, cut = run(model, batch, {}), run(model, batch, {0: 4, 1: 2, 2: 2})
+    assert not cut.joined
+    same(whole, cut)
+
+
 def test_accumulated_and_clipped_gradients():
     optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2, global_clipnorm=0.1)
     model = compiled(u_net(filters=(2, 3)), optimizer=optimizer, loss=keras.losses.Tversky())
