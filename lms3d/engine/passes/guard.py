@@ -11,7 +11,7 @@ GUARD-1  In a step with a plan a guard asks for no byte more than its op: in a n
          often the one that a tensor of the same size has just left.
 GUARD-2  A step without a plan is not meant to fit. There a guard asks for an eighth more, for the kernel's workspace, and before
          filter gradients for as much as their largest input besides, since these reorder their inputs.
-GUARD-3  Swap-ins that the op's inputs trigger take their memory first.
+GUARD-3  Swap-ins that the op's inputs trigger take their memory first, unless another of their triggers comes after the op.
 GUARD-4  In a step with a plan there is no guard before an op that writes into its input: the op allocates nothing, and the plan
          leaves no room for two pieces.
 """
@@ -63,28 +63,33 @@ class Guard(Pass):
 
     def __init__(self, *, planned: bool) -> None:
         self.planned, self.count = planned, 0
+        self._to_guard: list[tuple[tf.Operation, int, list[tf.Operation]]] = []
 
     def run(self, function: Function) -> bool:
-        self.count = 0
-        for op, needed, before in list(self._to_guard(function)):
+        self._to_guard = list(self._found(function))
+        self.count = len(self._to_guard)
+        for op, needed, before in self._to_guard:
             _insert(op, needed, before)
-            self.count += 1
         log.info("lms: %d guards against oneDNN kernels that do not check their memory", self.count)
         return self.count > 0
 
     def ensures(self, function: Function) -> None:
-        for op, needed, before in self._to_guard(function):
+        for op, needed, before in self._to_guard:
             guards = [one for one in op.control_inputs if _is_guard(one)]
             if not any(_asks_for(one) >= needed and _waits_for(one) >= set(before) for one in guards):
                 raise RuntimeError(
                     f"pass {self.name}: {op.name!r} has no guard of {needed:,} bytes; please report this graph"
                 )
+        traced_order(function.graph)  # ValueError if a guard and a swap-in wait for each other
 
-    def _to_guard(self, function: Function) -> Iterator[tuple[tf.Operation, int, list[tf.Operation]]]:
+    def _found(self, function: Function) -> Iterator[tuple[tf.Operation, int, list[tf.Operation]]]:
         """(op, bytes that it needs, what its guard has to wait for) of each large oneDNN op."""
         graph = function.graph
-        alive = {op.name for op in traced_order(graph)}  # a guard would run even if its op never does
-        started_by, gates = _gates_by_trigger(graph), {gate.name for gate in base.gates(graph)}
+        gates = {gate.name for gate in base.gates(graph)}
+        others = [op.name for op in graph.get_operations() if op.name not in gates]
+        # In this order a swap-in comes as early as its triggers allow. A guard would run even if its op never does.
+        place = {op.name: number for number, op in enumerate(traced_order(graph, last=others))}
+        started_by, alive = _gates_by_trigger(graph), place.keys()
         returned = {t.name for t in graph.outputs}
         for op in graph.get_operations():
             needed = self._needed_bytes(op)
@@ -93,7 +98,8 @@ class Guard(Pass):
             if self.planned and _overwrites(op, alive, returned, gates):  # GUARD-4
                 continue
             before = list(dict.fromkeys([t.op for t in op.inputs] + list(op.control_inputs)))
-            before += [gate for trigger in before for gate in started_by[trigger.name]]  # GUARD-3
+            started = [gate for trigger in before for gate in started_by[trigger.name]]
+            before += [gate for gate in started if place.get(gate.name, len(place)) < place[op.name]]  # GUARD-3
             yield op, needed, [one for one in before if not _is_guard(one)]
 
     def _needed_bytes(self, op: tf.Operation) -> int:

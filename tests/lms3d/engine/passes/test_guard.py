@@ -96,3 +96,23 @@ def test_a_copied_swap_in_may_be_written_into_and_a_mapped_one_not(mapped, tmp_p
         assert (f"{guard.GUARD_SCOPE}late" in names) == mapped
     finally:
         tier.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_guard_waits_for_no_swap_in_that_waits_for_its_op(later, monkeypatch):
+    """The swap-in of what a second convolution makes may be triggered by the input of the first one, too."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = tf.sin(x)
+        z = convolved(y)
+        with tf.control_dependencies([y, z] if later else [y]):
+            gate = tf.identity(x, name="gate")
+        return convolved(z) + gate
+
+    function = functions.trace(step, tf.TensorSpec((1, SIDE, SIDE, SIDE, 4)))
+    graph = function.graph
+    monkeypatch.setattr(guard.base, "gates", lambda graph: [graph.get_operation_by_name("gate")])
+    assert manager.run(function, [guard.Guard(planned=True)]) == ("guard",)
+    first = graph.get_operation_by_name(f"{guard.GUARD_SCOPE}Conv3D")
+    assert ("gate" in {op.name for op in guard._waits_for(first)}) is not later
+    functions.make_function(function)(tf.zeros((1, SIDE, SIDE, SIDE, 4)))

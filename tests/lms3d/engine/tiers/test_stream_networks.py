@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from lms3d.engine.engine import Engine
+from lms3d.engine.passes import forms
+from lms3d.engine.passes.base import Function
+from lms3d.engine.passes.pieces import CutFilterGradients
 from lms3d.keras_step.callback import LMS
 from tests.lms3d.engine import transformers
 from tests.lms3d.engine.small_models import VOLUMES, Losses, build, densenet, state
@@ -71,14 +74,22 @@ def test_same_bits(name, rate):
 @pytest.mark.parametrize("name", ["isensee2017", *also("unet3d", "densenet")])
 def test_same_bits_where_gradients_of_kernels_come_in_pieces(name, monkeypatch):
     """As on a GPU within a small workspace: views of what has come back."""
-    whole = Training(name).run(2, enabled=False)
+    cut: list[int] = []
+
+    class Counted(CutFilterGradients):
+        def run(self, function: Function) -> bool:
+            changed = super().run(function)
+            cut.append(len(self.cut))
+            return changed
+
     monkeypatch.setattr(Engine, "_workspace_bytes", lambda *_: 64 << 10)
+    monkeypatch.setattr(forms, "CutFilterGradients", Counted)
     training = Training(name)
     without = training.run(2, enabled=False)
     with registered(RATES[1]):
         same_bits(training.run(2, tier="slow", **MANUAL), without)
-    np.testing.assert_allclose(without[0], whole[0], rtol=1e-4)
-    assert any((one != other).any() for one, other in zip(without[1], whole[1], strict=True)), "nothing was cut"
+    assert len(cut) >= 2
+    assert min(cut) > 0
 
 
 def dense(seed: int = 0) -> keras.Model:
