@@ -210,7 +210,6 @@ def _sum_of_pieces(op: tf.Operation, cuts: _Cuts) -> tf.Tensor:
             made = []
             for inputs, outputs in pieces:
                 one = _gradient(op, inputs, outputs, sizes)
-                run.append(one.op)
                 made.append(tf.cast(one, tf.float32) if dtype.size == 2 else one)
             return functools.reduce(tf.add, made)
 
@@ -218,15 +217,10 @@ def _sum_of_pieces(op: tf.Operation, cuts: _Cuts) -> tf.Tensor:
             return _view(rows, one.inputs, one.samples), _view(gradients, one.outputs, one.samples)
 
         def batches(groups: Sequence[Sequence[_Piece]]) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-            """Each is gathered when the one before it has been read."""
             for group in groups:
                 inputs, outputs = zip(*map(views, group), strict=True)
-                with tf.control_dependencies(run[-1:]):
-                    batch = tf.concat(inputs, samples), tf.concat(outputs, samples)
-                yield batch
+                yield tf.concat(inputs, 0), tf.concat(outputs, 0)
 
-        run: list[tf.Operation] = []
-        samples = tf.constant(0)  # the axis; if it was made in there, it would wait in place of the ops that read it
         made = summed(map(views, cuts.pieces), (planes, *flat))
         if cuts.across:
             nothing = tf.zeros((1, *flat), made.dtype)

@@ -127,17 +127,6 @@ def test_a_limit_of_nothing_ends():
     assert len(filter_gradients(function)) == 8 + 2 * 7
 
 
-def test_planes_beside_cuts_are_gathered_one_group_after_the_other():
-    function, _ = gradients((3, 3, 3, 4, 5), (1, 24, 6, 7, 4))
-    manager.run(function, [CutFilterGradients(int(input_bytes(function) * tuning.WORKSPACE_MARGIN / 8) + 20)])
-    concats = [op for op in function.graph.get_operations() if op.type == "ConcatV2"]
-    gathered = [op for op in concats if op.outputs[0].shape[1] == 1]
-    assert len(gathered) == 2 * 2 * 2, "inputs and outputs of two groups for two taps; the third group has one plane"
-    for concat in gathered:
-        (before,) = concat.control_inputs
-        assert before.type in TYPES
-
-
 def test_half_precision_is_summed_in_single():
     """The gradient of 16 pieces is as near to the true one as that in one piece."""
     kernel, shape = (3, 3, 3, 4, 4), (1, 16, 8, 8, 4)
