@@ -19,7 +19,7 @@ from lms3d.data.brats.schema import SCHEMAS, schema_named
 from lms3d.data.errors import DataError, NoCaseError
 from lms3d.data.files import readable_directory
 from lms3d.data.volumes import dicom, patients
-from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.case import Case, require_id, require_usable
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.manifest import is_manifest
@@ -66,6 +66,7 @@ def find_cases(
     data_set = _of_manifest(root, labels) if is_manifest(root) else _of_folder(readable_directory(root), labels)
     for case in data_set.cases:  # now with the names in the tables of patients, too
         pseudonyms.know_case(case, root)
+        require_id(case.id, case.files[0])
     _require_different_ids(data_set.cases)
     if require_complete:
         for case in data_set.cases:

@@ -29,7 +29,7 @@ from lms3d.data.files import read_json, readable_directory
 from lms3d.data.segmentation import description, manifest
 from lms3d.data.segmentation.description import Description
 from lms3d.data.volumes import dicom, patients
-from lms3d.data.volumes.case import Case, require_usable
+from lms3d.data.volumes.case import Case, require_id, require_usable
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.header import ENDINGS
 from lms3d.data.volumes.manifest import is_manifest
@@ -128,6 +128,7 @@ def _found(
         )
     for case in cases:
         pseudonyms.know_case(case, root)
+        require_id(case.id, case.files[0])
     joined = patients.joined(sorted(cases, key=lambda case: case.id), root)
     data_set = DataSet(cases=joined, schema=described.schema, layout=layout, unused=tuple(sorted(unused)))
     return Found(data_set=data_set, description=described)
@@ -256,7 +257,9 @@ def _truth(labels: Path | None, case_id: str) -> Path | None:
 def _listed(folder: Path, listed: Mapping[str, Any], channels: tuple[str, ...]) -> list[Case]:
     """The cases that dataset.json lists with their files, whose paths start at its folder."""
     cases = []
+    pseudonyms.know(listed)
     for case_id, files in listed.items():
+        require_id(case_id, folder / DESCRIPTION)
         images = files.get("images") if isinstance(files, dict) else None
         truth = files.get("label") if isinstance(files, dict) else None
         paths = [*(images if isinstance(images, list) else [None]), *([truth] if truth is not None else [])]

@@ -167,7 +167,7 @@ def build(
     """
     if not cases:
         raise DataError("cases: found none; expected at least one; give the folder of a data set")
-    _require_free_names(cases)
+    require_free_names(cases)
     root = Path(directory).expanduser() if directory else cache_directory() / "cubes"
     fingerprint = data_fingerprint(cases)
     # CACHE-1
@@ -185,7 +185,7 @@ def build(
     return _without_skipped(cache)
 
 
-def _require_free_names(cases: Sequence[Case]) -> None:
+def require_free_names(cases: Sequence[Case]) -> None:
     """DataError for a case with the name of one of the cache's own files beside the entries."""
     taken = {_INDEX, _SKIPPED, *(f"{case.id}{BAD}" for case in cases)}
     if case := next((case for case in cases if case.id in taken), None):

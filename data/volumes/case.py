@@ -6,6 +6,8 @@ file on another grid is refused. Every function raises DataError, which names th
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.patients import patient_of
 
 _NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
+_NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]|^\.")
+_LONGEST_ID = 180  # bytes; endings and the token of a temporary file must fit into the 255 of a file's name
 _FARTHEST = 0.25  # under any scale factor: true fractions (1.5) are no labels
 
 
@@ -74,6 +78,18 @@ def require_usable(case: Case) -> None:
     """DataError if a channel is missing."""
     if case.problem:
         raise DataError(case.problem)
+
+
+def require_id(case_id: str, where: Path) -> None:
+    """DataError for an id that cannot name a file in the folders of a cache and of predictions, or would lie outside them.
+
+    where: the file that states the id, or is called by it.
+    """
+    if not case_id.strip() or _NO_NAME.search(case_id) or len(os.fsencode(case_id)) > _LONGEST_ID:
+        raise DataError(
+            f"{where}: found case {case_id[:_LONGEST_ID]!r}; expected an id that can name a file: 1 to {_LONGEST_ID} bytes without "
+            "/ and line breaks, and no dot at the beginning; rename the case"
+        )
 
 
 def load_images(case: Case) -> tuple[np.ndarray, np.ndarray]:

@@ -239,3 +239,12 @@ def test_a_raw_folder_of_nnunet_is_prepared_as_it_is(tmp_path, capsys, monkeypat
     assert main([str(root), "--spacing", "infx1x1", *asked]) == 2
     assert main([str(root), "--n4", *asked]) == 2
     assert "--spacing: found '2x2'; expected three sizes in mm" in "".join(capsys.readouterr())
+
+
+def test_a_case_with_the_name_of_a_file_of_the_cache_is_told_before_it_is_examined(tmp_path, capsys):
+    root = write_nnunet(tmp_path / "Dataset007_X", cases=1)
+    for path in (root / "imagesTr" / "case_0_0000.nii.gz", root / "labelsTr" / "case_0.nii.gz"):
+        path.rename(path.with_name(path.name.replace("case_0", "index.json")))
+    assert main([str(root), "--examine", "--cache", str(tmp_path / "caches"), "--workers", "1"]) == 2
+    assert "found a case called index.json, as a file of the cache is" in capsys.readouterr().err
+    assert not (tmp_path / "caches").exists()

@@ -109,6 +109,24 @@ def test_a_list_of_files_in_dataset_json(tmp_path):
         layouts.find(described(tmp_path / "Dataset008_Y", {**CT, "dataset": listed}))
 
 
+@pytest.mark.parametrize("name", ["../../pwned", "a/b", "", " ", "..", ".hidden", "a\nb", "a\0b", "a\\b", "x" * 181])
+def test_an_id_that_would_lie_elsewhere_or_names_no_file_is_refused(tmp_path, name):
+    """Cases that dataset.json lists: their ids are no names of files yet, but become such."""
+    write_nnunet(tmp_path / "files", cases=1)
+    listed = {name: {"images": ["../files/imagesTr/case_0_0000.nii.gz"], "label": "../files/labelsTr/case_0.nii.gz"}}
+    root = described(tmp_path / "Dataset008_Y", {**CT, "dataset": listed})
+    with pytest.raises(DataError, match=r"dataset.json: found case '.*'; expected an id that can name a file"):
+        layouts.find(root)
+
+
+def test_a_file_whose_name_is_no_id_is_named(tmp_path):
+    root = write_nnunet(tmp_path, cases=1)
+    for path in (root / "imagesTr" / "case_0_0000.nii.gz", root / "labelsTr" / "case_0.nii.gz"):
+        path.rename(path.with_name(path.name.replace("case", "ca\nse")))
+    with pytest.raises(DataError, match=r"found case 'ca\\nse_0_0000'; expected an id that can name a file"):
+        layouts.find(root)
+
+
 def test_a_case_without_one_of_its_channels_is_one_cases_problem(tmp_path):
     root = write_nnunet(tmp_path, {**CT, "channel_names": {"0": "CT", "1": "PET"}})
     (root / "imagesTr" / "case_1_0001.nii.gz").unlink()
