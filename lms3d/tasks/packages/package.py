@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +72,8 @@ def make(run_dir: Path) -> Content:
             "a registered network; predict from the run itself"
         ) from None
     model_json = description.describe(run_dir, trained, content, said, weights, options)
-    return Content(model=model_json, weights=list(weights.values()))
+    as_read = json.loads(json.dumps(model_json))  # with lists for tuples, so that it is checked as the file would be
+    return Content(model=as_read, weights=list(weights.values()))
 
 
 def open_package(path: Path) -> Opened:

@@ -7,17 +7,20 @@ import shutil
 import numpy as np
 import pytest
 
+from lms3d import models, package
 from lms3d.data import workers
 from lms3d.data.errors import DataError
 from lms3d.data.phantoms import abdomens
 from lms3d.data.segmentation import layouts
 from lms3d.data.volumes import patches
 from lms3d.data.volumes.case import load_images, load_truth
+from lms3d.device import startup
 from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen
 from lms3d.tasks.segmentation import facts, material
 from lms3d.tasks.segmentation.options import SegmentationConfig
+from tests.caches import private_cache
 from tests.data.small_data import random_case, write_case
 from tests.data.small_radiographs import many, write_set
 from tests.data.small_volumes import CT, write_nnunet
@@ -139,6 +142,26 @@ def test_batches_of_each_kind_of_grid(root, tmp_path, monkeypatch, grid):
     again = facts.restored(json.loads(json.dumps(made.described)), "config.json")
     assert again == facts.facts(options, made)
     assert again.description.targets == made.targets
+
+
+@pytest.mark.parametrize("grid", [{"resolution": 16}, {"spacing": "1x1x2", "patch": (32, 16, 16)}])
+def test_a_run_is_exported_without_a_package_in_between(root, tmp_path, monkeypatch, grid):
+    """Once its tuples were no lists, and no run of this task could be exported."""
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "caches")))
+    monkeypatch.setattr(workers, "cpu_count", lambda: 1)
+    monkeypatch.setattr(startup, "start_tensorflow", lambda **_: None)
+    options, run = chosen({**TASK, "data": root, "model": "unet3d", **grid}), tmp_path / "run"
+    run.mkdir()
+    made = material.prepare(options, run, False, World(), lambda *_: None)
+    (run / "config.json").write_text(json.dumps({"options": options.to_json(), **made.described}))
+    shape = (*options.sample_shape(), 2)
+    spacing_mm = made.described["spacing_mm"]
+    network = models.build(
+        "unet3d", input_shape=shape, outputs=3, filters=(2, 4), activation="softmax", spacing_mm=spacing_mm
+    )
+    network.save(run / "best.keras")
+    assert package.main([str(run), "--format", "savedmodel"]) == 0
+    assert (run / "run-savedmodel" / "saved_model.pb").is_file()
 
 
 def test_facts_of_a_damaged_run_are_refused(root):
