@@ -9,7 +9,9 @@
 
 DICOM-1 All series of a case are on the grid of its first channel in sorted order: others are resampled linearly, and none is
         registered. Beyond a series lies its smallest value: air in a CT, whose 0 is water.
-DICOM-2 No tag of a file goes into a NIfTI file: neither names nor dates.
+DICOM-2 The slices of a series lie behind one another at equal distances, since a NIfTI file can say nothing else: a series with a
+        gap, or of a tilted gantry, is refused.
+DICOM-3 No tag of a file goes into a NIfTI file: neither names nor dates.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import SimpleITK as sitk
 
 from lms3d.common.disk import cache_directory
-from lms3d.data import files
+from lms3d.data import files, pseudonyms
 from lms3d.data.errors import DataError
 from lms3d.data.files import Progress
+from lms3d.data.volumes import manifest
+from lms3d.data.volumes.header import ENDINGS
 
 SERIES, MANIFEST = "series.json", "manifest.csv"
 _MARK_AT = 128
@@ -37,11 +42,19 @@ _OTHER_ENDINGS = (
 )  # fmt: skip
 """What CDs, viewers and people put beside series. A file of another name that cannot be read is a damaged one, and is refused."""
 
+_POSITION = "0020|0032"
+_UNEVEN, _UNEVEN_MM = 0.01, 0.01
+"""How far a distance between slices may be from the usual one: a share of it, and what positions lose where they are rounded."""
+
 
 def is_dicom(folder: Path) -> bool:
-    """Whether the first file below a folder is a DICOM file. Hidden files do not count."""
-    first = next(_files(folder), None) if folder.is_dir() else None
-    return first is not None and _is_dicom_file(first)
+    """Whether the first image below a folder is a DICOM file rather than a NIfTI file. Hidden files do not count."""
+    for path in _files(folder) if folder.is_dir() else ():
+        if path.name.endswith(ENDINGS):
+            return False
+        if _is_dicom_file(path):
+            return True
+    return False
 
 
 def refuse(folder: Path) -> None:
@@ -72,18 +85,29 @@ def manifest_of(folder: Path, progress: Progress | None = None) -> Path:
 def _series(folder: Path) -> dict[str, dict[str, Path]]:
     """Case -> channel -> the folder with the files of its series."""
     found: dict[str, dict[str, Path]] = {}
-    for leaf in sorted({path.parent for path in _files(folder)}):
+    for leaf in _leaves(folder):
         if leaf == folder or len(leaf.relative_to(folder).parts) > 2:
             raise _wrong(leaf, "DICOM files there")
         case = folder.resolve().name if leaf.parent == folder else leaf.parent.name
+        pseudonyms.know([case])
+        pseudonyms.know_path(leaf, folder)
+        if not manifest.ID.fullmatch(case):
+            raise DataError(f"{leaf.parent}: found case {case!r}; expected {manifest.ID_IN_WORDS}; rename this folder")
         found.setdefault(case, {})[leaf.name] = leaf
     if not found:
         raise _wrong(folder, "no files")
     return found
 
 
+def _leaves(folder: Path) -> list[Path]:
+    """The folders with files, sorted. One without a DICOM file counts if none lies below: its files may be damaged ones."""
+    leaves = {path.parent for path in _files(folder)}
+    above = {parent for leaf in leaves for parent in leaf.parents}
+    return sorted(leaf for leaf in leaves if leaf not in above or any(map(_is_dicom_file, _files_in(leaf))))
+
+
 def _convert(channels: Mapping[str, Path], target: Path) -> None:
-    """Writes the series of a case as NIfTI files (DICOM-1, DICOM-2)."""
+    """Writes the series of a case as NIfTI files (DICOM-1 to DICOM-3)."""
     target.mkdir()
     grid: sitk.Image | None = None
     for channel, folder in sorted(channels.items()):
@@ -101,13 +125,58 @@ def _read(folder: Path) -> sitk.Image:
     names = file_names(folder)
     reader = sitk.ImageSeriesReader()
     reader.SetFileNames(names)
+    reader.MetaDataDictionaryArrayUpdateOn()
+    warns = sitk.ProcessObject.GetGlobalWarningDisplay()
+    sitk.ProcessObject.SetGlobalWarningDisplay(False)  # of uneven distances, which are refused below in one line
     try:
-        return reader.Execute()
+        image = reader.Execute()
     except RuntimeError as error:
         said = str(error).strip().splitlines()[-1]
         raise DataError(
             f"{folder}: found a DICOM series that cannot be read ({said[:200]}); expected whole files; export it again"
         ) from None
+    finally:
+        sitk.ProcessObject.SetGlobalWarningDisplay(warns)
+    if (numbers := image.GetNumberOfComponentsPerPixel()) > 1:
+        raise DataError(
+            f"{folder}: found pixels of {numbers} numbers (colours) at {_place(np.array(image.GetOrigin()))}; expected one number "
+            "for each; give the series that the scanner made, not pictures of it"
+        )
+    if len(names) == image.GetSize()[2] and all(reader.HasMetaDataKey(i, _POSITION) for i in range(len(names))):
+        texts = [reader.GetMetaData(i, _POSITION).split("\\") for i in range(len(names))]
+        _require_even(folder, names, np.array(texts, float), np.reshape(image.GetDirection(), (3, 3))[:, :2])
+    return image
+
+
+def _require_even(folder: Path, names: Sequence[str], positions: np.ndarray, axes: np.ndarray) -> None:
+    """DataError unless slices lie as DICOM-2 says. positions: (slices, 3) in mm. axes: (3, 2), the directions within a slice."""
+    if len(names) < 2:
+        return
+    # Two slices at one place are read in the order of other tags.
+    along = np.argsort(positions @ np.cross(*axes.T), kind="stable")
+    for order in (along, np.arange(len(names))):
+        gaps_mm = np.linalg.norm(np.diff(positions[order], axis=0), axis=1)
+        usual_mm = float(np.median(gaps_mm))
+        allowed_mm = _UNEVEN * usual_mm + _UNEVEN_MM
+        for first in np.flatnonzero(np.abs(gaps_mm - usual_mm) > allowed_mm)[:1]:
+            one, other = (Path(names[order[index]]).name for index in (first, first + 1))
+            raise DataError(
+                f"{folder}: found slices {gaps_mm[first]:g} mm apart at {_place(positions[order[first]])} ({one} and {other}), "
+                f"others {usual_mm:g} mm; expected equal distances; export the whole series, each slice once"
+            )
+    moved_mm = float(np.linalg.norm((positions - positions[0]) @ axes, axis=1).max()) / len(gaps_mm)
+    if moved_mm > allowed_mm:
+        degrees = np.degrees(np.arcsin(min(1.0, moved_mm / usual_mm)))
+        raise DataError(
+            f"{folder}: found slices that are moved sideways by {moved_mm:.3g} mm each, from {_place(positions[0])} to "
+            f"{_place(positions[-1])}, as by a gantry tilted by {degrees:.1f} degrees; expected slices straight behind one "
+            "another; resample the series, with dcm2niix for example"
+        )
+
+
+def _place(position: np.ndarray) -> str:
+    """A position in mm as text."""
+    return f"({', '.join(f'{number:g}' for number in position)}) mm"
 
 
 def file_names(folder: Path) -> tuple[str, ...]:
@@ -141,7 +210,7 @@ def _as_text(series: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, st
 
 def _fingerprint(folder: Path) -> str:
     """A digest of the folder's place, and of the names, sizes and times of its files."""
-    digest = hashlib.sha256(b"format 2" + os.fsencode(folder.resolve()))
+    digest = hashlib.sha256(b"format 3" + os.fsencode(folder.resolve()))
     for path in sorted(_files(folder)):
         about = path.stat()
         digest.update(repr((str(path.relative_to(folder)), about.st_size, about.st_mtime_ns)).encode())
@@ -155,12 +224,19 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(path, name) for name in sorted(names) if not _is_other(name))
 
 
+def _files_in(folder: Path) -> list[Path]:
+    """Those of `_files` that lie in the folder itself."""
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not _is_other(path.name)]
+
+
 def _is_other(name: str) -> bool:
     return name.startswith(".") or name.upper() in _INDEXES or name.lower().endswith(_OTHER_ENDINGS)
 
 
 def _is_dicom_file(path: Path) -> bool:
     try:
+        if not path.is_file():  # opening a pipe might never return
+            return False
         with path.open("rb") as file:
             return file.read(_MARK_AT + len(_NEEDS_MARK))[_MARK_AT:] == _NEEDS_MARK
     except OSError:

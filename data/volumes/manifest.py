@@ -28,7 +28,9 @@ from lms3d.data.volumes.case import Case
 from lms3d.data.volumes.header import ENDINGS
 
 SUFFIXES = (".csv", ".json")
-_ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # a case id becomes the name of folders and files
+ID = re.compile(r"\w[\w.+=@ -]{0,150}")  # a case id becomes the name of folders and files
+
+ID_IN_WORDS = "a name of letters, digits, - _ . + = @ that can name a file"
 
 Row = tuple[str, Mapping[str, Any]]
 """("row 2", column -> value)"""
@@ -140,10 +142,8 @@ def _case(
     if not row["case"]:
         raise wrong(path, f"no case in {number}", "a name")
     missing = [channel for channel in channels if not row[channel] and channel not in absent]
-    if not _ID.fullmatch(row["case"]):
-        raise wrong(
-            path, f"case {row['case']!r} in {number}", "a name of letters, digits, - _ . + = @ that can name a file"
-        )
+    if not ID.fullmatch(row["case"]):
+        raise wrong(path, f"case {row['case']!r} in {number}", ID_IN_WORDS)
     named = [name for name in (*channels, "truth") if row.get(name)]
     files = {name: _file(path, number, name, row[name]) for name in named}
     if len(set(files.values())) < len(files):

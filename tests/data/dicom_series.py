@@ -10,18 +10,9 @@ import SimpleITK as sitk
 _MR = "1.2.840.10008.5.1.4.1.1.4"
 
 
-def write(image: sitk.Image, folder: Path, number: int) -> None:
-    """Writes a volume of int16 as a series of one file for each slice. number: of the series in its study."""
-    before = locale.setlocale(locale.LC_ALL)
-    try:
-        _write(image, folder, number)
-    finally:
-        locale.setlocale(
-            locale.LC_ALL, before
-        )  # ITK's writer of DICOM leaves "C", and Python then reads files as ASCII
-
-
-def _write(image: sitk.Image, folder: Path, number: int) -> None:
+def write(image: sitk.Image, folder: Path, number: int, *, sideways_mm: float = 0.0) -> None:
+    """Writes a volume of int16 as a series of one file for each slice. number: of the series in its study. sideways_mm: how far
+    each slice lies beside the one before, as those of a tilted gantry do."""
     folder.mkdir(parents=True)
     d = image.GetDirection()
     tags = {
@@ -32,12 +23,24 @@ def _write(image: sitk.Image, folder: Path, number: int) -> None:
     }  # fmt: skip
     for i in range(image.GetSize()[2]):
         part = image[:, :, i]
-        position = "\\".join(f"{x:g}" for x in image.TransformIndexToPhysicalPoint((0, 0, i)))
+        x, y, z = image.TransformIndexToPhysicalPoint((0, 0, i))
+        position = "\\".join(f"{place:g}" for place in (x, y + i * sideways_mm, z))
         own = {"0020|0032": position, "0020|0013": str(i + 1), "0008|0018": f"1.2.3.4.{number}.{i + 1}"}
         between = f"{image.GetSpacing()[2]:g}"
         for tag, value in {**tags, **own, "0018|0050": between, "0018|0088": between}.items():
             part.SetMetaData(tag, value)
-        writer = sitk.ImageFileWriter()
-        writer.KeepOriginalImageUIDOn()
-        writer.SetFileName(str(folder / f"{i + 1:03d}.dcm"))
-        writer.Execute(part)
+        write_slice(part, folder / f"{i + 1:03d}.dcm")
+
+
+def write_slice(image: sitk.Image, path: Path) -> None:
+    """Writes an image with its tags as a DICOM file."""
+    before = locale.setlocale(locale.LC_ALL)
+    writer = sitk.ImageFileWriter()
+    writer.KeepOriginalImageUIDOn()
+    writer.SetFileName(str(path))
+    try:
+        writer.Execute(image)
+    finally:
+        locale.setlocale(
+            locale.LC_ALL, before
+        )  # ITK's writer of DICOM leaves "C", and Python then reads files as ASCII

@@ -105,6 +105,92 @@ def test_one_case_alone_has_the_name_of_the_folder(study):
     ) == ("anna", "flair")
 
 
+@pytest.mark.parametrize("missing", [["002"], ["002", "003"]])
+def test_a_series_with_a_gap_is_refused(study, missing):
+    """ITK takes the distance of the first two slices for all of them, so the volume would be too short, or stretched."""
+    folder = study / "bert" / "t1"
+    shutil.rmtree(folder)
+    dicom_series.write(volume((6, 5, 8)), folder, 2)
+    for name in missing:
+        (folder / f"{name}.dcm").unlink()
+    gap = 3 * (len(missing) + 1)
+    with pytest.raises(DataError, match=rf"t1: found slices {gap} mm apart at \(.*5\) mm \(001.dcm and .*others 3 mm"):
+        dicom.manifest_of(study)
+
+
+def test_slices_at_one_place_are_refused(study):
+    folder = study / "bert" / "t1"
+    shutil.rmtree(folder)
+    dicom_series.write(volume((6, 5, 8)), folder, 2)
+    image = sitk.ReadImage(str(folder / "003.dcm"))
+    image.SetMetaData("0008|0018", "1.2.3.4.2.99")
+    dicom_series.write_slice(image, folder / "again.dcm")
+    with pytest.raises(DataError, match=r"t1: found slices 0 mm apart at \(.*11\) mm .*each slice once"):
+        dicom.manifest_of(study)
+
+
+def test_a_tilted_gantry_is_refused_and_rounding_is_none(study):
+    for sideways_mm in (0.008, 0.5):
+        shutil.rmtree(study / "bert" / "t1")
+        dicom_series.write(volume((6, 5, 8)), study / "bert" / "t1", 2, sideways_mm=sideways_mm)
+        if sideways_mm < 0.1:
+            dicom.manifest_of(study)
+    with pytest.raises(
+        DataError, match=r"t1: found slices that are moved sideways by 0.5 mm each, from .* tilted by 9.5 degrees"
+    ):
+        dicom.manifest_of(study)
+
+
+def test_a_tilted_head_is_no_tilted_gantry(tmp_path, monkeypatch):
+    """Slices whose normal is no axis of the scanner, each straight behind the one before."""
+    monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "cache")))
+    image, angle = volume((6, 5, 8)), 0.3
+    image.SetDirection((1, 0, 0, 0, np.cos(angle), -np.sin(angle), 0, np.sin(angle), np.cos(angle)))
+    dicom_series.write(image, tmp_path / "study" / "anna" / "t1", 1)
+    assert dicom.manifest_of(tmp_path / "study").is_file()
+
+
+def test_pictures_in_colour_are_refused(study):
+    for index, path in enumerate(sorted((study / "bert" / "t1").glob("*.dcm"))):
+        grey = sitk.ReadImage(str(path))
+        colour = sitk.Compose(*[sitk.Cast(grey[:, :, 0], sitk.sitkUInt8)] * 3)
+        for key in (
+            "0008|0016",
+            "0008|0060",
+            "0020|000d",
+            "0020|000e",
+            "0020|0032",
+            "0020|0037",
+            "0020|0052",
+            "0018|0088",
+        ):
+            colour.SetMetaData(key, grey.GetMetaData(key))
+        colour.SetMetaData("0020|0013", str(index + 1))
+        dicom_series.write_slice(colour, path)
+    with pytest.raises(DataError, match=r"t1: found pixels of 3 numbers \(colours\) at \(.*\) mm; expected one number"):
+        dicom.manifest_of(study)
+
+
+def test_a_folder_whose_name_is_no_id_is_named_itself(study):
+    (study / "bert").rename(study / "Doe^Jane (1)")
+    with pytest.raises(
+        DataError, match=r"study/Doe\^Jane \(1\): found case 'Doe.*'; expected a name of letters.*rename this folder"
+    ):
+        dicom.manifest_of(study)
+
+
+def test_a_note_without_an_ending_does_not_hide_the_series(study):
+    (study / "ABOUT").write_text("from the archive")
+    (study / "anna" / "ABOUT").write_text("first visit")
+    assert dicom.is_dicom(study)
+    assert {row["case"] for row in csv.DictReader(dicom.manifest_of(study).open())} == {"anna", "bert"}
+
+
+def test_nifti_files_beside_a_stray_slice_are_no_series(study):
+    (study / "anna" / "a.nii.gz").write_bytes(b"first by name")
+    assert not dicom.is_dicom(study)
+
+
 def test_what_cannot_be_used_is_named(study):
     dicom_series.write(volume(), study / "more", 30)
     for path in (study / "more").iterdir():
