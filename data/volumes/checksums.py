@@ -17,11 +17,11 @@ from lms3d.common.disk import cache_directory
 from lms3d.data import files
 from lms3d.data.errors import DataError
 from lms3d.data.volumes.case import Case
-from lms3d.data.volumes.header import GZIP
+from lms3d.data.volumes.header import GZIP, NOT_REGULAR, open_bytes
 
 _CHUNK_BYTES = 1 << 22
 _SAMPLE_BYTES = 4096
-_NOTHING = (errno.ENOENT, errno.ELOOP)  # a link to nothing, or to itself
+_NOTHING = (errno.ENOENT, errno.ELOOP, NOT_REGULAR)  # a link to nothing, or to itself; a pipe
 _SETTLED_NS = 2 * 10**9  # a younger file may change again without another time
 
 
@@ -77,8 +77,8 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
     """A digest of the content of a data set, in hexadecimal. It is the same wherever the set lies and however it was copied.
 
     It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
-    they show every change; an uncompressed file has none, so it is read whole (`Checksums`). A link to nothing counts as such, and
-    is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
+    they show every change; an uncompressed file has none, so it is read whole (`Checksums`). A link to nothing, or a pipe, counts
+    as such, and is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
     would differ.
     """
     digest = hashlib.sha256(b"format 1")
@@ -94,7 +94,7 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
 
 def _file_sample(path: Path, checksums: Checksums) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_bytes(path) as stream:
             size = stream.seek(0, 2)
             pieces = [f"{path.name} {size}".encode(errors="surrogateescape")]
             for start in sorted({0, size // 2, max(0, size - _SAMPLE_BYTES)}):

@@ -5,13 +5,14 @@ Every function raises DataError, which names the file, for a file that cannot be
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import math
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import nibabel as nib
 import numpy as np
@@ -28,6 +29,8 @@ _MOST_SCALE = 1e12  # the largest slope and intercept
 _EXPANSION = 1040  # deflate compresses by at most 1032 : 1
 _UNITS = {0: "unknown", 1: "meter", 2: "mm", 3: "micron"}
 _MM = {"meter": 1000.0, "micron": 0.001}
+NOT_REGULAR = errno.ESPIPE
+"""The number of the error for a pipe or a folder in place of a file."""
 GZIP = b"\x1f\x8b"
 """The first bytes of a compressed file."""
 _SEVERE = 40  # the level of nibabel's header checks from which on a header is refused; others are corrected
@@ -111,8 +114,15 @@ def open_file(path: Path) -> Any:
 
 def is_gzip(path: Path) -> bool:
     """Whether a file is compressed, whatever its name. OSError if it cannot be read."""
-    with path.open("rb") as stream:
+    with open_bytes(path) as stream:
         return stream.read(len(GZIP)) == GZIP
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A regular file opened for reading its bytes as they are. OSError for anything else: opening a pipe might never return."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(NOT_REGULAR, "no regular file", str(path))
+    return path.open("rb")
 
 
 def nifti_image(path: Path) -> Any:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from lms3d.common.json_values import decoded
 from lms3d.data.errors import DataError
 from lms3d.data.files import delimiter
-from lms3d.data.volumes.header import GZIP, is_gzip
+from lms3d.data.volumes.header import GZIP, is_gzip, open_bytes
 
 if TYPE_CHECKING:
     from lms3d.data.volumes.case import Case
@@ -198,7 +198,7 @@ def _is_gzip(path: Path) -> bool:
 def _length(path: Path) -> int:
     """The length of the uncompressed content, modulo 2^32 as in gzip; 0 for a file that cannot be read."""
     try:
-        with path.open("rb") as stream:
+        with open_bytes(path) as stream:
             compressed = stream.read(len(GZIP)) == GZIP
             size = stream.seek(0, os.SEEK_END)
             if compressed:

@@ -3,6 +3,7 @@ differently."""
 
 import io
 import json
+import os
 import struct
 import tracemalloc
 import zlib
@@ -16,10 +17,12 @@ from lms3d.data.brats import layouts, msd
 from lms3d.data.brats.preprocess import cube
 from lms3d.data.chest_xray import collection, png, records, shards
 from lms3d.data.errors import LONGEST, DataError
+from lms3d.data.segmentation import layouts as organs
 from lms3d.data.volumes import cache, fingerprint
 from lms3d.data.volumes.geometry import Geometry
 from tests.data.small_data import random_case, reopened, write_case
 from tests.data.small_radiographs import write_set
+from tests.data.small_volumes import write_nnunet
 
 
 def changed(path: Path, change) -> None:
@@ -76,6 +79,18 @@ def test_a_grid_that_no_scan_has(change):
     assert Geometry.from_json(GEOMETRY).to_json() == GEOMETRY
     with pytest.raises((ValueError, TypeError)):
         Geometry.from_json(GEOMETRY | change)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_an_image_is_a_case_that_cannot_be_used(tmp_path):
+    """Opening it would wait for somebody who writes to it, for ever."""
+    root = write_nnunet(tmp_path / "set")
+    (root / "imagesTr" / "case_1_0000.nii.gz").unlink()
+    os.mkfifo(root / "imagesTr" / "case_1_0000.nii.gz")
+    cases, schema = organs.find(root).data_set
+    table = fingerprint.examine(cases, schema, directory=tmp_path, workers=1)
+    assert [bool(problem) for problem in table["problem"]] == [False, True, False]
+    assert "case_1_0000.nii.gz: found no regular file; expected a NIfTI file" in table["problem"][1]
 
 
 @pytest.fixture
