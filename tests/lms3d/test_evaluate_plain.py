@@ -110,7 +110,31 @@ def test_another_case_with_the_same_number_is_not_meant(name, case):
 def test_hidden_files_are_no_predictions(tmp_path):
     (tmp_path / "._a.nii.gz").touch()
     (tmp_path / "a.nii.gz.txt").touch()
+    for folder in (".Trash-1000/files", "__MACOSX/p"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.nii.gz").touch()
     assert plain_folders.load(tmp_path) is None
+
+
+def test_a_second_file_of_a_case_is_named_with_its_folder(tmp_path):
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.nii.gz").touch()
+    with pytest.raises(InputError, match=r"second/a.nii.gz: found a second file of case a, beside first/a.nii.gz;"):
+        plain_folders.load(tmp_path).matched(["a"])
+
+
+def test_two_truths_of_one_case_are_refused(tiny_brats, tmp_path, capsys):
+    """Once the last one counted, in silence."""
+    write(tiny_brats, tmp_path / "p")
+    for folder in ("reader1", "reader2"):
+        write(tiny_brats, tmp_path / "truth" / folder)
+    for more in ([], ["--labels", "brats2020"]):
+        assert run(tmp_path / "truth", tmp_path, *more) == 2
+        assert (
+            "reader2/BraTS20_Training_001.nii.gz: found a second label map of case BraTS20_Training_001, beside "
+            "reader1/BraTS20_Training_001.nii.gz" in capsys.readouterr().err
+        )
 
 
 def test_another_coding_is_named(tiny_brats, tmp_path, capsys):

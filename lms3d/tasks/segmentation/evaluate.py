@@ -18,7 +18,7 @@ from lms3d.errors import InputError
 from lms3d.scoring.rules import GENERAL
 from lms3d.tasks.task import EvaluateRequest, Evaluation, refuse
 from lms3d.tasks.volumes import evaluate as volumes
-from lms3d.tasks.volumes import inputs, label_maps
+from lms3d.tasks.volumes import inputs, label_maps, plain_folders
 from lms3d.tasks.volumes.inputs import Folder, Pools, ScoringPlan, Truth
 from lms3d.tasks.volumes.label_maps import Predictions
 
@@ -58,7 +58,7 @@ def knows(truth: Path) -> bool:
     try:
         return bool(layouts.find(truth, part="all", require_truth=False).data_set.cases)
     except DataError:
-        return bool(inputs.label_maps_alone(str(truth)))
+        return truth.is_dir() and plain_folders.load(truth) is not None
 
 
 def _truth(folders: Sequence[Folder], given: str | None) -> tuple[Truth, Description, str]:

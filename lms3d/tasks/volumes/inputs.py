@@ -116,11 +116,18 @@ def plan(
 
 
 def label_maps_alone(root: str) -> dict[str, Case]:
-    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file."""
+    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file. InputError if two
+    files have the same."""
     path = Path(root).expanduser()
     found = plain_folders.load(path) if path.is_dir() else None
-    names = {one: one.name.split(".nii")[0] for one in (found.files if found else ())}
-    ids = {name.removesuffix("_seg").removesuffix("-seg"): one for one, name in names.items()}
+    ids: dict[str, Path] = {}
+    for file in found.files if found else ():
+        case = file.name.split(".nii")[0].removesuffix("_seg").removesuffix("-seg")
+        if (other := ids.setdefault(case, file)) != file:
+            raise InputError(
+                f"{file}: found a second label map of case {case}, beside {other.relative_to(path)}; expected one for each case; "
+                "name the folder with one of them, or call the files by their cases"
+            )
     return {case: Case(id=case, images={}, truth=file) for case, file in ids.items()}
 
 

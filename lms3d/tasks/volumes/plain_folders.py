@@ -40,21 +40,26 @@ class PlainFolder:
         for case, paths in found.items():
             if len(paths) > 1:
                 raise InputError(
-                    f"{paths[1]}: found a second file of case {case}, beside {paths[0].name}; expected one label map for "
-                    "each case; take the others out of the folder"
+                    f"{paths[1]}: found a second file of case {case}, beside {paths[0].relative_to(self.directory)}; expected one "
+                    "label map for each case; take the others out of the folder"
                 )
         return {case: paths[0] for case, paths in found.items()}
 
 
 def load(path: Path) -> PlainFolder | None:
-    """The label maps below `path`; None if there is none."""
-    named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not one.name.startswith("."))
+    """The label maps below `path`; None if there is none. Those in hidden folders, such as a trash can, do not count."""
+    named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not _is_hidden(one.relative_to(path)))
     files = sorted(one for one in named if not one.is_dir())  # mirrors have folders <case>_seg.nii with a file in each
     for one in files:
         pseudonyms.know_path(one, path)
         pseudonyms.know_path(one.parent, path)
         pseudonyms.know([one.name], "file")
     return PlainFolder(directory=path, label=path.resolve().name, files=tuple(files)) if files else None
+
+
+def _is_hidden(relative: Path) -> bool:
+    """Whether an operating system hides a path, or has put it there."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in relative.parts)
 
 
 def _stem(name: str) -> str | None:
