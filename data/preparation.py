@@ -102,7 +102,7 @@ def _prepare_volumes(
     options: argparse.Namespace, data_set: DataSet, preprocessing: volumes.Preprocessing, *, brains: bool
 ) -> Path:
     """Examines the cases of a data set, then makes their volumes. Returns their folder."""
-    cases, schema = data_set
+    cases, schema = data_set.for_training() if options.skip_bad else data_set
     cache.require_free_names(cases)  # before an hour is spent on examining them
     without = sum(case.truth is None for case in cases)
     _say(f"{counted(len(cases), 'case')} of {data_set.layout}, labels of {schema.name}, {without} without truth")

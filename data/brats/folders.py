@@ -14,8 +14,9 @@ from lms3d.data.volumes.case import Case
 from lms3d.data.volumes.header import ENDINGS
 
 
-def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yields the folders below `root` that hold NIfTI files, with the names of these files. Links are followed once.
+def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yields the folders below `root` that hold NIfTI files, with the names of these files, and of those with an ending in
+    capitals, which nothing reads. Links are followed once.
 
     A folder that stands for a file (see `_inner`) counts as that file. Test images beside training images are left out.
     """
@@ -34,9 +35,10 @@ def walk(root: Path) -> Iterator[tuple[Path, list[str]]]:
         left_out = wrappers | ({msd.TEST} if trains else set())
         below[:] = sorted(name for name in below if not name.startswith(".") and name not in left_out)
         nifti = sorted(name for name in {*names, *wrappers} if name.endswith(ENDINGS) and not name.startswith("."))
-        if nifti:
+        capitals = [name for name in sorted(names) if name.lower().endswith(ENDINGS) and not name.endswith(ENDINGS)]
+        if nifti or capitals:
             _require_usable_set(current, nifti)
-            yield current, nifti
+            yield current, nifti, [name for name in capitals if not name.startswith(".")]
 
 
 def _inner(folder: Path) -> Path | None:

@@ -58,7 +58,8 @@ def find_cases(
 
     root: a folder, or a manifest (see `lms3d.data.brats.manifest`).
     labels: the name of a schema in SCHEMAS. It is needed only if the data set is not recognised by its names and path.
-    require_truth: whether a case without a label map is an error. If not, its `truth` is None.
+    require_truth: whether a case without a label map cannot be used, which is its `Case.problem`; it is an error if none has one.
+        If not, its `truth` is None.
     require_complete: whether a case without one of the modalities is an error. If not, reading it is one (`Case.problem`).
     DataError for a missing or empty folder, an incomplete case, or labels of unknown meaning.
     """
@@ -68,11 +69,12 @@ def find_cases(
         pseudonyms.know_case(case, root)
         require_id(case.id, case.files[0])
     _require_different_ids(data_set.cases)
+    if require_truth:
+        _require_truth(data_set.cases)
+        data_set = data_set.for_training()
     if require_complete:
         for case in data_set.cases:
             require_usable(case)
-    if require_truth:
-        _require_truth(data_set.cases)
     return data_set
 
 
@@ -151,11 +153,11 @@ def _meaning(schema: LabelSchema) -> str:
 
 def _search(root: Path, seen: list[Path]) -> Iterator[tuple[Case, Layout]]:
     """Yields all cases below `root`, each with the first layout that recognises it. Appends the NIfTI files to `seen`."""
-    for folder, files in folders.walk(root):
-        seen += [folder / name for name in files]
+    for folder, files, capitals in folders.walk(root):
+        seen += [folder / name for name in (*files, *capitals)]
         layout_of: dict[str, Layout] = {}
         for layout in (*LAYOUTS, *_LAST):
-            for stem in layout.stems(folder, files):
+            for stem in layout.stems(folder, files) if files else ():
                 layout_of.setdefault(stem, layout)
         pseudonyms.know(layout_of)
         known = [stem for stem, layout in layout_of.items() if layout not in _LAST]
@@ -207,11 +209,10 @@ def _require_different_ids(cases: list[Case]) -> None:
 
 
 def _require_truth(cases: list[Case]) -> None:
-    without = [case for case in cases if case.truth is None]
-    if without:
+    if all(case.truth is None for case in cases):
         raise DataError(
-            f"{without[0].files[0].parent}: found no label map ({len(without)} of {len(cases)} cases have none); "
-            "expected a label map for every training case; give the folder of the training set alone"
+            f"{cases[0].files[0].parent}: found no label map, as of all {len(cases)} cases; expected one for every training case; "
+            "give the folder of the training set"
         )
 
 

@@ -19,7 +19,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from lms3d.data.files import read_json, readable_directory
 from lms3d.data.segmentation import description, manifest
 from lms3d.data.segmentation.description import Description
 from lms3d.data.volumes import dicom, patients
-from lms3d.data.volumes.case import Case, require_id, require_usable
+from lms3d.data.volumes.case import LEAVE_OUT, Case, require_id, require_usable
 from lms3d.data.volumes.data_set import DataSet
 from lms3d.data.volumes.header import ENDINGS
 from lms3d.data.volumes.manifest import is_manifest
@@ -60,7 +60,7 @@ def find(
     root: the folder of a data set, one of its imagesTr and imagesTs, or a manifest (see `manifest`). like: the description of
     another data set; then a folder that has none of its own may hold images alone.
     part: "training"; "test"; "all"; a folder with test cases alone has these in any case.
-    require_truth: whether a case without a label map is an error.
+    require_truth: whether a case without a label map cannot be used, which is its `Case.problem`; it is an error if none has one.
     """
     root = Path(root).expanduser()
     if is_manifest(root):
@@ -70,6 +70,7 @@ def find(
         found = _in_folder(readable_directory(root), like, part)
     if require_truth:
         _require_truth(found.data_set.cases)
+        return replace(found, data_set=found.data_set.for_training())
     return found
 
 
@@ -192,8 +193,22 @@ def _of_parts(
     for images, labels in parts:
         if (folder / images).is_dir():
             more, stray = _scanned(folder / images, folder / labels, channels)
-            cases, unused = cases + more, unused + stray
+            cases, unused = cases + more, [*unused, *stray, *_without_image(folder / labels, more)]
     return cases, unused, bool(cases) and cases[0].volumes is None and len(channels) >= 1 and _named_so(cases[0])
+
+
+def _without_image(labels: Path, cases: Sequence[Case]) -> list[Path]:
+    """The files among label maps that belong to no case."""
+    if not labels.is_dir():
+        return []
+    ids = {case.id for case in cases}
+    return [path for path in _nifti_in(labels) if _stem(path.name) not in ids or not path.name.endswith(ENDINGS)]
+
+
+def _nifti_in(folder: Path) -> list[Path]:
+    """The NIfTI files in a folder, sorted. Endings in capitals count, too: nothing else reads such files, so they are unused."""
+    names = sorted(os.listdir(readable_directory(folder)))
+    return [folder / name for name in names if name.lower().endswith(ENDINGS) and not _is_junk(name)]
 
 
 def _named_so(case: Case) -> bool:
@@ -202,8 +217,15 @@ def _named_so(case: Case) -> bool:
 
 def _scanned(images: Path, labels: Path | None, channels: tuple[str, ...]) -> tuple[list[Case], list[Path]]:
     """The cases whose images are in a folder, and its NIfTI files that belong to none."""
-    names = [name for name in sorted(os.listdir(readable_directory(images))) if name.endswith(ENDINGS)]
-    stems = {_stem(name): name for name in reversed(names) if not _is_junk(name)}  # .nii.gz lies before .nii
+    paths = _nifti_in(images)
+    cases, unused = _cases_of(images, [path.name for path in paths if path.name.endswith(ENDINGS)], labels, channels)
+    return cases, unused + [path for path in paths if not path.name.endswith(ENDINGS)]
+
+
+def _cases_of(
+    images: Path, names: Sequence[str], labels: Path | None, channels: tuple[str, ...]
+) -> tuple[list[Case], list[Path]]:
+    stems = {_stem(name): name for name in reversed(names)}  # .nii.gz lies before .nii
     whole = [_whole(images / name, stem, labels, channels) for stem, name in stems.items()]
     if all(case.truth for case in whole):  # CASE_0000 may be the name of a case, if its label map is called so
         return whole, []
@@ -232,7 +254,7 @@ def _of_channels(
         missing = next((index for index, channel in enumerate(channels) if channel not in of_case), None)
         problem = "" if missing is None else (
             f"{images}: found no channel {missing} ({channels[missing]}); expected {case_id}_{missing:04}{ENDINGS[0]}; add the "
-            "file, or leave the case out (python -m lms3d.data.prepare DATA --skip-bad)"
+            f"file, or leave the case out ({LEAVE_OUT})"
         )  # fmt: skip
         ordered = {channel: of_case[channel] for channel in channels if channel in of_case}
         truth = _truth(labels, case_id)
@@ -281,15 +303,14 @@ def _listed(folder: Path, listed: Mapping[str, Any], channels: tuple[str, ...]) 
 
 
 def _stem(name: str) -> str:
-    return next(name.removesuffix(ending) for ending in ENDINGS if name.endswith(ending))
+    return next(name[: -len(ending)] for ending in ENDINGS if name.lower().endswith(ending))
 
 
 def _require_truth(cases: Sequence[Case]) -> None:
-    without = [case for case in cases if case.truth is None]
-    if without:
+    if all(case.truth is None for case in cases):
         raise DataError(
-            f"{without[0].files[0]}: found no label map of case {without[0].id} ({len(without)} of {len(cases)} cases have none); "
-            "expected one in labelsTr for every training case; add it, or take the image away"
+            f"{cases[0].files[0]}: found no label map of case {cases[0].id}, nor of another of {len(cases)} cases; expected one in "
+            "labelsTr for every training case; add them, or give the folder of the training set"
         )
 
 

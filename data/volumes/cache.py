@@ -181,7 +181,7 @@ def build(
         schema=schema,
     )
     fill = partial(_fill, cache, cases, skip_bad, workers, progress)
-    files.build_once(cache.directory, lambda: _is_complete(cache), fill, progress, len(cases))
+    files.build_once(cache.directory, lambda: _is_complete(cache, cases), fill, progress, len(cases))
     return _without_skipped(cache)
 
 
@@ -194,11 +194,15 @@ def require_free_names(cases: Sequence[Case]) -> None:
         )
 
 
-def _is_complete(cache: Cache) -> bool:
+def _is_complete(cache: Cache, cases: Sequence[Case]) -> bool:
+    """Whether every case that is not left out has a sound entry. Not if one has a problem: predictions may have made an entry of a
+    case without a label map, which cannot train."""
     index = cache.directory / _INDEX
     if not index.is_file():
         return False
-    return all(entries.is_sound(cache.directory / name) for name in set(cache.ids) - set(_skipped(index)))
+    skipped = _skipped(index)
+    needed = [case for case in cases if case.id not in skipped]
+    return all(not case.problem and entries.is_sound(cache.directory / case.id) for case in needed)
 
 
 def _skipped(index: Path) -> dict[str, str]:
@@ -225,7 +229,8 @@ def _fill(cache: Cache, cases: Sequence[Case], skip_bad: bool, workers: int | No
     """Makes the missing entries, then the index. The lock is held."""
     index = cache.directory / _INDEX
     earlier = _skipped(index) if index.is_file() else _skipped_on_other_grids(cache)
-    missing = [case for case in cases if case.id not in earlier and not entries.is_sound(cache.directory / case.id)]
+    needed = [case for case in cases if case.id not in earlier]
+    missing = [case for case in needed if case.problem or not entries.is_sound(cache.directory / case.id)]
     for case in missing if not skip_bad else ():  # before an hour is spent on other cases
         require_usable(case)
     voxel_bytes = 2 * len(cache.channels) + 1  # float16 per channel, and the truth

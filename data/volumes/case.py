@@ -20,6 +20,8 @@ from lms3d.data.volumes.header import Header, read_header, text, unusable
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.patients import patient_of
 
+LEAVE_OUT = "python -m lms3d.data.prepare DATA --skip-bad"
+"""What leaves out cases that cannot be used."""
 _NEAR = 1e-3  # a label that went through a scale factor, such as 0.99999994, is this near to a whole number
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]|^\.")
 _LONGEST_ID = 180  # bytes; endings and the token of a temporary file must fit into the 255 of a file's name

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lms3d.data.volumes import patients
-from lms3d.data.volumes.case import Case
+from lms3d.data.volumes.case import LEAVE_OUT, Case
 from lms3d.data.volumes.labels import LabelSchema
 
 
@@ -47,6 +47,22 @@ class DataSet:
     def known_as(self) -> dict[str, tuple[str, ...]]:
         """Case id -> every name of its patient, for `lms3d.data.split.seen`."""
         return {case.id: case.known_as for case in self.cases}
+
+    def for_training(self) -> DataSet:
+        """The same cases. If some have a label map, it is the `problem` of the others that they have none: --skip-bad leaves them
+        out."""
+        without = [case for case in self.cases if case.truth is None]
+        if not without or len(without) == len(self.cases):
+            return self
+        count = f"{len(without)} of {len(self.cases)} cases have none"
+        cases = [
+            case if case.truth is not None or case.problem else replace(case, problem=(
+                f"{case.files[0]}: found no label map of case {case.id} ({count}); expected one for every training case; add it, "
+                f"take the image away, or leave the case out ({LEAVE_OUT})"
+            ))
+            for case in self.cases
+        ]  # fmt: skip
+        return replace(self, cases=cases)
 
     def with_same_brains(self, alike: Iterable[Iterable[str]]) -> DataSet:
         """The same cases, with one patient for each group of ids in `alike`."""

@@ -16,14 +16,13 @@ import numpy as np
 
 from lms3d.data import files
 from lms3d.data.errors import DataError
-from lms3d.data.volumes.case import Case, header_of, load_images, load_truth
+from lms3d.data.volumes.case import LEAVE_OUT, Case, header_of, load_images, load_truth
 from lms3d.data.volumes.geometry import Geometry, foreground_box
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.preprocess import Preprocessing, to_grid
 
 NAME, BAD = "entry.json", ".bad"
 REPAIR = "delete the folder of this entry and run again"
-LEAVE_OUT = "python -m lms3d.data.prepare DATA --skip-bad"
 _LEAST_STD = 1e-4  # a share of the mean; a modality with one value everywhere must not become infinite
 _FIGURES = ("scale", "mean", "std", "brain_mean", "brain_std")
 _KEYS = ("geometry", *_FIGURES, "files")

@@ -91,6 +91,8 @@ def _is_written(path: Path, case: Case) -> bool:
         written = files.read_json(path, advice=_REPAIR, keys=("case", "problem"))
     except DataError:
         return False
+    if case.problem and not written["problem"]:  # it was examined as one that need not train
+        return False
     numbers = [value for name, value in written.items() if name not in _NAMES]
     named = written["case"] == case.id and all(isinstance(written.get(name, ""), str) for name in _NAMES)
     complete = written["problem"] != "" or written.keys() >= {*_numbers(case.channels), *_NAMES}

@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from lms3d.data.brats import layouts
+from lms3d.data.brats.preprocess import cube
 from lms3d.data.errors import DataError
 from lms3d.data.prepare import main
+from lms3d.data.segmentation import layouts as organ_layouts
+from lms3d.data.segmentation.grid import Grid
 from lms3d.data.volumes import cache
 from lms3d.ranks.world import World
 from lms3d.tasks.brats import material
 from lms3d.tasks.brats.options import BratsConfig
+from lms3d.tasks.segmentation import material as organs
+from lms3d.tasks.segmentation.options import SegmentationConfig
 from tests.data.small_data import random_case, write_case
 from tests.data.small_volumes import write_nnunet
 
@@ -117,6 +123,38 @@ def test_a_case_without_one_modality_is_named_or_left_out(data_set, tmp_path, ca
     )  # was not prepared itself
     assert finer.cache.ids == made.cache.ids
     assert "found no t2" in str(finer.cache.skipped.values())
+
+
+@pytest.mark.parametrize("kind", ["brats", "segmentation"])
+@pytest.mark.parametrize("before", ["nothing", "a prediction"])
+def test_a_case_without_a_label_map_is_left_out_and_training_works_without_it(
+    data_set, tmp_path, capsys, monkeypatch, kind, before
+):
+    """Also if its image has been predicted, and so is in the cache already."""
+    monkeypatch.setenv("LMS3D_CACHE", str(tmp_path / "c"))
+    if kind == "brats":
+        data, case, of_task, grid = data_set, "BraTS20_Training_002", material, cube(16)
+        (data / case / f"{case}_seg.nii.gz").unlink()
+        found = layouts.find_cases(data, require_truth=False)
+        options = BratsConfig(data=data, resolution=16)
+    else:
+        data, case, of_task, grid = write_nnunet(tmp_path / "Dataset007_X"), "case_1", organs, Grid(shape=(16, 16, 16))
+        (data / "labelsTr" / f"{case}.nii.gz").unlink()
+        found = organ_layouts.find(data, require_truth=False).data_set
+        options = SegmentationConfig(data=data, resolution=16)
+    if before == "a prediction":
+        assert case in cache.build(found.cases, found.schema, grid, workers=1).ids
+    (tmp_path / "run").mkdir()
+    with pytest.raises(DataError, match=rf"found no label map of case {case} \(1 of .*--skip-bad"):
+        of_task.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    assert main([str(data), "--resolution", "16", "--workers", "1", "--skip-bad"]) == 0
+    told = capsys.readouterr().out
+    assert f"cannot be used: {data}" in told
+    assert "skipped: 1 case" in told
+    made = of_task.prepare(options, tmp_path / "run", False, World(), lambda *_: None)
+    assert case not in {*made.split.training, *made.split.validation}
+    assert len(made.cache.ids) == len(found.cases) - 1
+    assert f"note: 1 case is left out, as data.prepare was asked to: {case}" in capsys.readouterr().out
 
 
 def test_without_the_extra_for_images_it_says_what_to_install():

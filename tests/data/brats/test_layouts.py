@@ -267,9 +267,18 @@ def test_missing_modality(data_set):
         find_cases(data_set)
 
 
+def test_endings_in_capitals_are_told(data_set):
+    for path in (data_set / "BraTS20_Training_003").glob("*.nii.gz"):
+        path.rename(path.with_name(path.name.replace(".nii.gz", ".NII.GZ")))
+    found = find_cases(data_set)
+    assert len(found.cases) == 4
+    assert {path.name.partition(".")[2] for path in found.unused} == {"NII.GZ"}
+    assert len(found.unused) == 5
+
+
 def test_missing_truth(data_set):
     (data_set / "BraTS20_Training_004" / "BraTS20_Training_004_seg.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"BraTS20_Training_004: found no label map \(1 of 5 cases"):
+    with pytest.raises(DataError, match=r"found no label map of case BraTS20_Training_004 \(1 of 5 cases"):
         find_cases(data_set)
     cases, _ = find_cases(data_set, require_truth=False)
     assert [case.truth is None for case in cases] == [False, False, False, True, False]

@@ -146,7 +146,12 @@ def test_images_alone_are_found_like_a_known_data_set(tmp_path):
 def test_a_label_map_that_is_missing_is_named(tmp_path):
     root = write_nnunet(tmp_path)
     (root / "labelsTr" / "case_2.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"no label map of case case_2 \(1 of 3"):
+    problems = [case.problem for case in layouts.find(root).data_set.cases]
+    assert problems[:2] == ["", ""]
+    assert "case_2_0000.nii.gz: found no label map of case case_2 (1 of 3 cases have none); expected one" in problems[2]
+    assert not any(case.problem for case in layouts.find(root, require_truth=False).data_set.cases)
+    shutil.rmtree(root / "labelsTr")
+    with pytest.raises(DataError, match=r"found no label map of case case_0, nor of another of 3 cases"):
         layouts.find(root)
 
 
@@ -161,6 +166,16 @@ def test_a_stray_file_is_told(tmp_path):
     found = layouts.find(root).data_set
     assert [path.name for path in found.unused] == ["case_0_copy.nii.gz"]
     assert len(found.cases) == 3
+
+
+def test_label_maps_without_images_and_endings_in_capitals_are_told(tmp_path):
+    root = write_nnunet(tmp_path)
+    shutil.copy(root / "labelsTr" / "case_0.nii.gz", root / "labelsTr" / "former.nii.gz")
+    for path in (root / "imagesTr" / "case_2_0000.nii.gz", root / "labelsTr" / "case_2.nii.gz"):
+        path.rename(path.with_name(path.name.replace(".nii.gz", ".NII.GZ")))
+    found = layouts.find(root).data_set
+    assert [path.name for path in found.unused] == ["case_2_0000.NII.GZ", "case_2.NII.GZ", "former.nii.gz"]
+    assert len(found.cases) == 2
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
