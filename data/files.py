@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lms3d.common.disk import remove, sweep, sync, sync_folder, token, try_to_write
-from lms3d.common.json_values import parse
+from lms3d.common.json_values import RepeatedKeyError, parse
 from lms3d.common.system_errors import DISK_ADVICE, PATH_ADVICE
 from lms3d.data.errors import DataError
 
@@ -246,6 +246,8 @@ def read_json(path: Path, *, advice: str, keys: Iterable[str] = ()) -> Any:
         value = parse(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: found {error.strerror}; expected a readable file; {advice}") from None
+    except RepeatedKeyError as error:
+        raise DataError(f"{path}: found {error}; expected every key once; correct this file") from None
     except ValueError:
         raise DataError(f"{path}: found damaged JSON; expected a JSON document; {advice}") from None
     if keys and not (isinstance(value, dict) and set(keys) <= value.keys()):

@@ -134,10 +134,12 @@ def _numbers(labels: Any, where: str) -> tuple[dict[str, tuple[int, ...]], int |
     """(label or region -> its values, sorted; the ignore label), without background."""
     if not isinstance(labels, dict) or not labels:
         raise _wrong(where, f"labels {_short(labels)}", 'names with values, such as {"background": 0, "liver": 1}')
-    if all(str(key).isdecimal() and isinstance(name, str) and not name.isdecimal() for key, name in labels.items()):
+    if _names_by_number(labels):
         _require_different(list(labels.values()), where)
         labels = {name: int(number) for number, name in labels.items()}
     found = {str(name): _values(str(name), value, where) for name, value in labels.items()}
+    if nameless := [values for name, values in found.items() if not name.strip()]:
+        raise _wrong(where, f"a label without a name for {', '.join(map(str, nameless[0]))}", "a name for each")
     background = [name for name, values in found.items() if values == (0,)]
     for name in background:
         del found[name]
@@ -150,6 +152,14 @@ def _numbers(labels: Any, where: str) -> tuple[dict[str, tuple[int, ...]], int |
     if len(set(single)) < len(single) or not all(values[0] for values in found.values()):
         raise _wrong(where, f"labels {_short(labels)}", "a value of its own for each label, 0 for background alone")
     return found, ignore[0] if ignore else None
+
+
+def _names_by_number(labels: Mapping[Any, Any]) -> bool:
+    """Whether labels are written as the Decathlon does, {"0": "background", "1": "liver"}. Names may be numbers, too, such as
+    {"0": "background", "1": "1"}: the name of the background tells."""
+    if not all(str(key).isdecimal() and isinstance(name, str) for key, name in labels.items()):
+        return False
+    return not any(name.isdecimal() for name in labels.values()) or not labels.get("0", "0").isdecimal()
 
 
 def _require_different(names: list[str], where: str) -> None:

@@ -9,6 +9,12 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 DEEPEST = 100
+
+
+class RepeatedKeyError(ValueError):
+    """An object has a key twice. Of two labels of one name a parser would keep the last, in silence."""
+
+
 _STRING = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?'  # brackets within it do not nest
 
 
@@ -20,7 +26,8 @@ def decoded(content: bytes) -> str:
 
 
 def parse(text: str | bytes) -> Any:
-    """The value of a JSON text. ValueError if it is no JSON, or nests deeper than `DEEPEST` levels, which none of ours does.
+    """The value of a JSON text. ValueError if it is no JSON, has a key twice in an object, or nests deeper than `DEEPEST` levels,
+    which none of ours does.
 
     Python's parser recurses in C. If a library has raised the limit of recursion, a text of brackets would end the process.
     """
@@ -30,7 +37,16 @@ def parse(text: str | bytes) -> Any:
         depth += 1 if bracket in "[{" else -1
         if depth > DEEPEST:
             raise ValueError(f"nested deeper than {DEEPEST} levels")
-    return json.loads(content)
+    return json.loads(content, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise RepeatedKeyError(f"key {repeated[:60]!r} twice in one object")
+    return found
 
 
 def require_types(values: Any, of: type) -> None:

@@ -50,6 +50,15 @@ def test_deep_json(tmp_path, text):
     refused(lambda: files.read_json(tmp_path / "a.json", advice="restore it"), "found damaged JSON")
 
 
+def test_a_label_twice_in_dataset_json(tmp_path):
+    write_nnunet(tmp_path)
+    text = (tmp_path / "dataset.json").read_text()
+    (tmp_path / "dataset.json").write_text(text.replace('"spleen"', '"liver"'))
+    refused(
+        lambda: organs.find(tmp_path), "dataset.json: found key 'liver' twice in one object; expected every key once"
+    )
+
+
 def test_json_of_another_kind(tmp_path):
     for text in ("[]", "7", '{"a": 1}'):
         (tmp_path / "a.json").write_text(text)

@@ -56,6 +56,14 @@ def test_one_label_and_117(count):
     assert len(read(labels={"background": 0, **names}).targets.names) == count + 1
 
 
+def test_labels_of_the_decathlon_whose_names_are_numbers():
+    """The background has a name of letters, so keys are values, and values are names."""
+    assert dict(read(labels={"0": "background", "1": "2", "2": "1"}).schema.labels) == {"2": 1, "1": 2}
+    assert dict(read(labels={"0": "0", "7": "1"}).schema.labels) == {"7": 1}, (
+        "names with values, as nnU-Net v2 has them"
+    )
+
+
 def test_it_survives_config_json():
     for described in (description.read(REGIONS, name="Whole: body/7", where="d"), read()):
         assert Description.from_json(described.to_json(), where="config.json") == described
@@ -73,6 +81,8 @@ def test_it_survives_config_json():
         ({"labels": {"a": 1.5}}, "label 'a' = 1.5"),
         ({"labels": {"a": [1, 2], "b": 2}}, "regions_class_order null; expected a value for each of a, b"),
         ({"labels": {"0": "background", "1": "a", "2": "a"}}, "label 'a' with several values"),
+        ({"labels": {"background": 0, "": 1, "b": 2}}, "a label without a name for 1; expected a name for each"),
+        ({"labels": {"0": "background", "1": " "}}, "a label without a name for 1; expected a name for each"),
     ],
 )
 def test_mistakes_name_the_file(about, found):

@@ -22,6 +22,13 @@ def test_brackets_in_names_do_not_nest():
         json_values.parse("[" + json.dumps("]" * 300) + ", " + "[" * 101)
 
 
+def test_a_key_twice_is_refused_wherever_it_is():
+    for text in ('{"labels": {"liver": 1, "spleen": 2, "liver": 3}}', '[{"liver": 1, "liver": 1}]'):
+        with pytest.raises(ValueError, match="key 'liver' twice in one object"):
+            json_values.parse(text)
+    assert json_values.parse('{"a": {"a": 1}, "b": {"a": 1}}') == {"a": {"a": 1}, "b": {"a": 1}}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_whatever_an_editor_saves_is_read(encoding):
     assert json_values.parse('{"scan": "Brain 192³"}'.encode(encoding)) == {"scan": "Brain 192³"}
