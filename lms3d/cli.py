@@ -112,13 +112,23 @@ def levels(text: str) -> tuple[int | str, ...]:
 
 def resolution(text: str) -> int:
     """The side of a cube: a whole number divisible by 16, since the networks halve it four times."""
-    value = int(text) if text.isdecimal() else 0
+    if not text.isdecimal():
+        raise InputError(f"{text[:20]} is not a whole number and a multiple of 16; write {_nearest_side(text)}")
+    value = int(text)
     if value > LONGEST_SIDE:
         raise InputError(f"{text[:20]} is too large; the most is {LONGEST_SIDE}")
     if value < 16 or value % 16:
         below = max(16, value // 16 * 16)
         raise InputError(f"{text} is not a multiple of 16; the nearest that work are {below} and {below + 16}")
     return value
+
+
+def _nearest_side(text: str) -> int:
+    """A side near a number that is no whole one, such as the 96.0 of a config file; a usual one for other text."""
+    try:
+        return min(max(16, round(float(text) / 16) * 16), LONGEST_SIDE // 16 * 16)
+    except (ValueError, OverflowError):
+        return 96
 
 
 def box(text: str) -> tuple[int, int, int]:

@@ -31,9 +31,15 @@ def read(path: Path, parser: argparse.ArgumentParser) -> dict[str, Any]:
     """The options in a file, checked as the command line's are. InputError, which names the file, for what is wrong in it."""
     content = _content(path)
     actions = {action.dest: action for action in parser._actions if action.dest not in ("config", "help", "version")}
-    words = []
+    words, keys = [], dict[str, str]()
     for key, value in content.items():
         name = key.replace("-", "_")
+        if (other := keys.setdefault(name, key)) != key:
+            raise InputError(f"{path}: found {other} and {key}, which are one option; expected it once; leave one out")
+        if name not in actions and isinstance(value, dict):
+            raise InputError(
+                f"{path}: found no option {key!r}, but a table [{key}]; expected options without a table; leave that line out"
+            )
         if name not in actions:
             near = difflib.get_close_matches(name, actions, n=1)
             meant = f"did you mean {near[0]}?" if near else "see python -m lms3d.train --help"
