@@ -78,8 +78,8 @@ def data_fingerprint(cases: Sequence[Case]) -> str:
 
     It covers each file's name, its size and samples of its bytes. The last bytes of a gzip file are the checksum of all voxels, so
     they show every change; an uncompressed file has none, so it is read whole (`Checksums`). A link to nothing, or a pipe, counts
-    as such, and is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the digest
-    would differ.
+    as such, and is reported when the case is read. DataError for a file that cannot be read now: if it could be tomorrow, the
+    digest would differ.
     """
     digest = hashlib.sha256(b"format 1")
     with Checksums(path for case in cases for path in case.files) as checksums:

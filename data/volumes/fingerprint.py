@@ -127,7 +127,7 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     for axis, name in enumerate("xyz"):
         of_case |= {f"size_{name}": box.shape[axis], f"spacing_{name}_mm": round(float(sizes[axis]), 4)}
     for index, channel in enumerate(case.channels):
-        values = np.percentile(sample[:, index], _PERCENTILES)
+        values = np.percentile(sample[:, index].astype(np.float64), _PERCENTILES)  # differences of float32 may overflow
         of_case |= {f"{channel}_p{p}": round(float(v), 4) for p, v in zip(_PERCENTILES, values, strict=True)}
         of_case |= {f"{channel}_{fact}": value for fact, value in _extremes(images[..., index][inside], values).items()}
         of_case[f"{channel}_corner"] = round(float(np.median(corners[..., index])), 4)
@@ -142,7 +142,7 @@ def facts(case: Case, schema: LabelSchema) -> dict[str, Any]:
     return of_case
 
 
-def _extremes(voxels: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
+def _extremes(voxels: np.ndarray, percentiles: np.ndarray) -> dict[str, float]:
     """The farthest value and the spread of a modality. voxels: (n,), those inside the brain. percentiles: its 1, 50 and 99 %."""
     low, middle, high = percentiles
     farthest = max((voxels.min(), voxels.max()), key=lambda value: abs(value - middle))

@@ -200,6 +200,10 @@ def _scale(path: Path, raw: Any) -> tuple[float, float]:
     slope, inter = (float(raw[name]) for name in ("scl_slope", "scl_inter"))
     if slope == 0 or math.isnan(slope):  # both mean that voxels are not scaled
         return 1.0, 0.0
+    if math.isnan(inter):
+        raise unusable(
+            path, f"voxels scaled by {slope:g} and shifted by nan", "a number as scl_inter", "set it, to 0 for no shift"
+        )
     if not (abs(slope) <= _MOST_SCALE and abs(inter) <= _MOST_SCALE):
         found = f"voxels scaled by {slope:g} and shifted by {inter:g}"
         raise unusable(path, found, f"at most {_MOST_SCALE:g}", "replace the file, or set scl_slope and scl_inter")

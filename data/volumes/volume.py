@@ -25,7 +25,8 @@ def read(path: Path, dtype: Any = None) -> tuple[np.ndarray, Header]:
     try:
         content = io.BytesIO(_content(path, header.bytes))
         proxy = ArrayProxy(content, (header.shape, header.dtype, header.first_byte, *header.scale), mmap=False)
-        array = np.asanyarray(proxy) if dtype is None else np.asarray(proxy, dtype=dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is refused below
+            array = np.asanyarray(proxy) if dtype is None else np.asarray(proxy, dtype=dtype)
     except Exception as error:  # nibabel, zlib and gzip raise many kinds
         raise unreadable(path, error) from None
     _require_finite(path, array)

@@ -67,7 +67,7 @@ def image(tmp_path, request):
         (np.full(SHAPE, 1e300, np.float64), "8640 voxels that are NaN or infinite"),  # no float32
     ],
 )
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # a warning of numpy would stand before the one line
 def test_kinds_of_content(tmp_path, array, pattern):
     refused(save(array, tmp_path / "t1.nii.gz"), pattern)
 
@@ -88,7 +88,7 @@ def test_kinds_of_content(tmp_path, array, pattern):
         (DATATYPE, "h", (12345,), "voxels of unknown type 12345"),
         (SLOPE, "f", (1e30,), "scaled by 1e.30"),
         (SLOPE, "f", (np.inf,), "scaled by inf"),
-        (SLOPE, "2f", (1, np.nan), "shifted by nan"),
+        (SLOPE, "2f", (1, np.nan), "shifted by nan; expected a number as scl_inter"),
         (OFFSET, "f", (1e30,), "voxels begin at byte 1e.30"),
         (OFFSET, "f", (np.nan,), "voxels begin at byte nan"),
         (OFFSET, "f", (0,), "voxels begin at byte 0"),

@@ -49,6 +49,18 @@ def test_known_numbers(brains, tmp_path):
     assert row["correlation_t1_t2"] < -0.5
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_differences_beyond_float32_are_no_warning_of_numpy(tmp_path):
+    arrays = random_case(1)
+    arrays["t1"] = np.where(np.arange(arrays["t1"].size).reshape(arrays["t1"].shape) % 2, 3e38, -3e38).astype(
+        np.float32
+    )
+    write_case(tmp_path / "set" / "BraTS20_Training_001", arrays)
+    (case,), schema = layouts.find_cases(tmp_path / "set")
+    of_case = fingerprint.facts(case, schema)
+    assert (of_case["t1_p1"], of_case["t1_p99"]) == pytest.approx((-3e38, 3e38))
+
+
 def test_an_exchanged_pair_is_told_and_no_other(brains, tmp_path):
     assert fingerprint.suspicious_swaps(examined(brains, tmp_path / "c")) == {}
     arrays = brain(3)
