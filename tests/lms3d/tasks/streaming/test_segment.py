@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,32 @@ def test_a_streamed_network_says_what_it_says_as_a_whole(model, image, tmp_path,
     assert {(0, largest)} <= set(calls)
     assert max(end - first for first, end in calls) == largest
     lms.close()
+
+
+@pytest.mark.parametrize("numbers", [(0,), (0, 1)])
+def test_twice_as_many_slices_need_no_more_memory(tmp_path, numbers):
+    """Arrays are counted as numpy allocates them, so the figures are the same on every machine."""
+    area, patch, outputs = (64, 64), (32, 32, 32), 8
+    said = np.zeros((*patch, outputs), np.float32)
+
+    def peak(depth: int) -> int:
+        def read(first: int, end: int) -> np.ndarray:
+            return np.zeros((end - first, area[1], depth, 1), np.float32)
+
+        tracemalloc.start()
+        try:
+            segment.probabilities(
+                lambda _: said, read, (*area, depth), channels=outputs, scratch=tmp_path, patch=patch, numbers=numbers
+            ).close()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(64)  # what is made once, such as the weights of a window
+    peaks = {depth: peak(depth) for depth in (64, 128)}
+    assert peaks[128] < 1.1 * peaks[64], (
+        f"a whole map of the deeper one is {np.prod((*area, 128, outputs)) * 4:,} bytes: {peaks}"
+    )
 
 
 def test_tta_is_the_mean_over_all_symmetries(model, image, tmp_path):
