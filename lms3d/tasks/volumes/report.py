@@ -160,7 +160,7 @@ def _summary(frame: pd.DataFrame) -> list[str]:
 def _table(frame: pd.DataFrame, more: Mapping[str, str] = MappingProxyType({})) -> str:
     """A table with the titles and decimals of the metric columns. more: column -> title, of other columns."""
     titles: dict[str, str] = {}
-    decimals = {"both_empty": 0, "n": 0, "cases": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
+    decimals = {"both_empty": 0, "n": 0, "cases": 0, "differing": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
     for name in COLUMNS.names:
         for key, prefix in ((name, ""), (scores.CEILING + name, "ceiling of ")):
             title = prefix + COLUMNS[name].title
@@ -188,7 +188,8 @@ _OF_DICE = {
 """Column of a summary -> its title, if the column is of Dice."""
 _COMPARISON = (
     "Second minus first, the same cases. p: Wilcoxon's signed-rank test; ranks: which side the signed ranks favour, from -1 to 1. "
-    "All tests of this table are one family and corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
+    "differing: cases that are not equal; only they count in the test. The tests of differences in this table are one family, "
+    "those of equality another; each is corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
     "ranks on the same side of 0. Equal: two one-sided tests within the margin. One seed: the models of a side have one seed, or "
     "their seeds are unknown, so the verdict is about these cases alone."
 )
