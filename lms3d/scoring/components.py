@@ -20,7 +20,7 @@ ROUNDED = 6
 """The decimals of a volume in mm³, so that 500 voxels of 0.1 mm³ are 50 mm³ and no more."""
 
 LENGTH = 1e-5
-"""The unit in which lengths are compared, as a part of the unit of voxel sizes, which are rounded to it (`pair.DECIMALS`)."""
+"""The unit in which lengths are compared, as a part of the unit of voxel sizes. Most of these are multiples (`pair.DECIMALS`)."""
 _FAR = 2**30
 """A length, in units of LENGTH, above that of any grid. Twice as much still is an int32."""
 
