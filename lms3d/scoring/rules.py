@@ -6,7 +6,10 @@ BraTS-2024-Metrics (which is also that of 2025), and `BraTS_evaluation` 0.0.10 (
 
 UNITS-1  A row does what its script does, because people compare with a leaderboard. That holds even if voxels are not 1 mm and the
          script takes voxels for millimetres.
-UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores.
+UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores, but
+         for UNITS-3.
+UNITS-3  The scores of a twin do not depend on the order of the file's axes. Those of a script may: it numbers components in that
+         order, and the numbers decide with which of several others a component goes, and between equally good assignments.
 """
 
 from __future__ import annotations
@@ -86,6 +89,11 @@ class Rules:
     """The least volume of true lesions in lesion-wise scores. Only F1 covers the smaller ones. 0: all lesions."""
     detected_from: float = 0.0
     """The Dice from which a lesion counts as found, in the F1 of large lesions and in that of small ones."""
+
+    @property
+    def by_geometry(self) -> bool:
+        """Whether no number of a component decides anything (UNITS-3)."""
+        return self.units == PHYSICAL
 
     def reach(self, region: str) -> int:
         """The reach of the dilation of a region."""

@@ -140,6 +140,53 @@ def test_physical_rules_score_alike_at_1_mm(name):
                 )
 
 
+def blobs(random) -> np.ndarray:
+    """A label map of four kinds of smooth blobs, many of which touch."""
+    labels = np.zeros((14, 16, 12), np.uint8)
+    for value in (2, 1, 3, 4):
+        field = ndimage.gaussian_filter(random.random(labels.shape), 1.2)
+        labels[field > np.quantile(field, random.uniform(0.8, 0.99))] = value
+    return labels
+
+
+@pytest.mark.parametrize("name", ["brats2025-met", "brats2026-gli"])
+def test_physical_rules_score_alike_in_any_order_of_the_axes(name):
+    """Components that touch several others, and equally good assignments, of which numbers would choose."""
+    random = np.random.default_rng(1)
+    for number in range(40):
+        maps, spacing = (blobs(random), blobs(random)), ((1.0, 1.0, 1.0), (0.94, 0.94, 3.0))[number % 2]
+        found, other = (
+            scores.score(
+                CasePair(*(regions_of(turn(labels)) for labels in maps), spacing_mm=sizes, rules=RULES[f"{name}-physical"]),
+                predictions="p", case="c", space="native",
+            )
+            for turn, sizes in ((np.array, spacing), (lambda labels: labels.transpose(2, 0, 1)[::-1], spacing[2:] + spacing[:2]))
+        )  # fmt: skip
+        assert len(found) == len(other) > 2
+        for row, turned_row in zip(found, other, strict=True):
+            assert [row[key] for key in COLUMNS.names] == pytest.approx(
+                [turned_row[key] for key in COLUMNS.names], abs=1e-6, nan_ok=True
+            )
+
+
+def regions_of(labels) -> dict[str, np.ndarray]:
+    alone = {"NETC": 1, "SNFH": 2, "ET": 3, "RC": 4}
+    core = np.isin(labels, (1, 3))
+    return {"WT": labels > 0, "TC": core, **{region: labels == value for region, value in alone.items()}}
+
+
+def test_components_on_a_path_of_touches_are_one_lesion_of_physical_rules():
+    """Enhancing parts a, b, c on two necrotic ones: a and b touch the first, b and c the second. The script puts b with one."""
+    enhancing = block(((2, 5), (2, 5), (2, 5)), ((8, 11), (2, 5), (2, 5)), ((14, 17), (2, 5), (2, 5)))
+    necrotic = block(((5, 8), (2, 5), (2, 5)), ((11, 14), (2, 5), (2, 5)))
+    masks = {"ET": enhancing, "NETC": necrotic}
+    of_script, physical = (
+        components.numbers(components.lesions(masks, RULES[name], predicted=False)["ET"])
+        for name in ("brats2024-met", "brats2024-met-physical")
+    )
+    assert (len(of_script), len(physical)) == (2, 1)
+
+
 def test_physical_rules_know_no_voxels():
     assert RULES["brats2024-met-physical"].units == PHYSICAL
     assert all(getattr(PHYSICAL, one.name) in ("mm", "mm³") for one in fields(PHYSICAL))
