@@ -168,9 +168,12 @@ GENERAL = Rules(name="classes", regions=(), hd95="directed", penalty_mm="diagona
 """The rules of data sets that have none of their own: Dice as in nnU-Net, HD95 as in MONAI. `regions` are those of the data set."""
 
 SUFFIX = "-physical"
+_RADIOTHERAPY = "MEN-RT"
 
 RULES: dict[str, Rules] = {rules.name: rules for rules in _PUBLISHED}
 """The rules by name. They lack MEN-RT, which has one region of its own kind, and GoAT before 2026, which has no script."""
+ALIASES = {f"brats{year}": _2017.name for year in range(2018, 2022)}
+"""Year -> the row that covers it, for years without a row of their own."""
 RULES |= {name + SUFFIX: replace(rules, name=name + SUFFIX, units=PHYSICAL) for name, rules in RULES.items()}
 
 YEARS = tuple(dict.fromkeys(rules.name.split("-")[0] for rules in _PUBLISHED))
@@ -182,12 +185,18 @@ YEAR_OF_LABELS = {"brats2023": "brats2023", "brats2024": "brats2024", "brats2024
 def select(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
     """The rules called `named` (a row, or only a year), else those of the label schema `labels`.
 
-    "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the set is not named, it
-    follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is named, and the year of
-    the labels has no script for the set, as for GoAT, the latest rules of the set are taken. InputError if there are no such rules,
-    or none for the named year and the set.
+    Capitals do not matter. "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the
+    set is not named, it follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is
+    named, and the year of the labels has no script for the set, as for GoAT, the latest rules of the set are taken. InputError if
+    there are no such rules, none for the named year and the set, or cases of MEN-RT and no row is named.
     """
+    cases = list(cases)
     wanted, physical = _split(named)
+    if _RADIOTHERAPY in _sets_of(cases) and wanted not in RULES:
+        raise InputError(
+            f"--scoring: found cases called {_RADIOTHERAPY}, whose one region no rules score; expected another set; name rules "
+            "with a set, such as brats2024-men, to score them as that"
+        )
     year, of_set = wanted or YEAR_OF_LABELS.get(labels, "brats2017"), _set_of(labels, cases)
     name = year if year in RULES or year not in YEARS else f"{year}-{of_set}"
     if name not in RULES and not wanted:
@@ -223,9 +232,10 @@ def _latest(of_set: str) -> str:
 
 def _split(named: str | None) -> tuple[str, bool]:
     """(name, whether physical): "brats2024-physical" -> ("brats2024", True); "physical" -> ("", True)."""
-    name = named or ""
+    name = (named or "").lower()
     physical = name == SUFFIX[1:] or name.endswith(SUFFIX)
-    return (name.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else name), physical
+    row = name.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else name
+    return ALIASES.get(row, row), physical
 
 
 def _set_of(labels: str, cases: Iterable[str]) -> str:
@@ -237,7 +247,7 @@ def _set_of(labels: str, cases: Iterable[str]) -> str:
 
 def _sets_of(cases: Iterable[str]) -> list[str]:
     """The sets in the names of cases, sorted, in capitals."""
-    matches = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
+    matches = (re.match(r"BraTS-(GLI|SSA|MEN-RT|MEN|MET|PED|GoAT)-", case) for case in cases)
     return sorted({match[1].upper() for match in matches if match})
 
 
