@@ -152,9 +152,11 @@ def blobs(random) -> np.ndarray:
 @pytest.mark.parametrize("name", ["brats2025-met", "brats2026-gli"])
 def test_physical_rules_score_alike_in_any_order_of_the_axes(name):
     """Components that touch several others, and equally good assignments, of which numbers would choose."""
-    random = np.random.default_rng(1)
-    for number in range(40):
-        maps, spacing = (blobs(random), blobs(random)), ((1.0, 1.0, 1.0), (0.94, 0.94, 3.0))[number % 2]
+    for seed in range(
+        18
+    ):  # numbers decide with seeds 1, 5, 7 and 16 in the first set, and with seed 11 in the other one
+        random = np.random.default_rng(seed)
+        maps, spacing = (blobs(random), blobs(random)), ((1.0, 1.0, 1.0), (0.94, 0.94, 3.0))[seed % 2]
         found, other = (
             scores.score(
                 CasePair(*(regions_of(turn(labels)) for labels in maps), spacing_mm=sizes, rules=RULES[f"{name}-physical"]),
