@@ -23,6 +23,7 @@ from lms3d.atomic_files import write_json
 from lms3d.experiments.harness import command, methods, page, store
 from lms3d.experiments.harness.bench import Bench
 from lms3d.experiments.harness.part import StudyPart
+from lms3d.experiments.harness.table import write_csv
 from lms3d.experiments.links import machines
 from lms3d.experiments.links.link import SwapLink, copy_seconds_per_byte
 from lms3d.experiments.overhead import results
@@ -188,7 +189,8 @@ def write(model: str, bench: Bench, typed: str) -> str:
 
     found, rates, output = bench.found(), read_rates(bench.folder), bench.folder
     compared = [MethodComparison(found, model, int(side), rates[side]) for side in sorted(rates, key=int)]
-    results.write_csv([(here, link) for here in compared for link in here.links], output / "links.csv")
+    rows = results.records((here, link) for here in compared for link in here.links)
+    write_csv(output / "links.csv", results.COLUMNS, rows)
     figure.draw(compared, output / "links.png")
     sections = ["# LMS behind the links of other machines"]
     for here in compared:

@@ -25,6 +25,7 @@ from lms3d.experiments.harness import command, page, rank_study
 from lms3d.experiments.harness.rank_study import RankStudy
 from lms3d.experiments.harness.ranks import BUSY_SECONDS
 from lms3d.experiments.harness.store import Record
+from lms3d.experiments.harness.table import write_csv
 from lms3d.tasks.chexnet.options import ChexnetConfig
 
 ORDERS = ("old", "new", "best")
@@ -89,7 +90,7 @@ def _report(study: RankStudy, options: argparse.Namespace, typed: str) -> list[s
     from lms3d.experiments.feeding import figure
 
     found = study.found(tuple(results.KINDS))
-    results.write_csv(found, study.output / "input_pipeline.csv")
+    write_csv(study.output / "input_pipeline.csv", results.COLUMNS, results.rows(found), "{:.6g}".format)
     figure.draw(found, study.output / "input_pipeline.png", _titles(options))
     busy = f"The machine was not idle in the {BUSY_SECONDS} s before; trust the ratios more than the times"
     sections = ["# The input pipeline", results.tables(found) or "Nothing was measured.", _NOTES]

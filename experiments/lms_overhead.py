@@ -95,7 +95,8 @@ def write(wanted: schedule.Wanted, bench: Bench, typed: str) -> str:
 
     found, output = bench.found(), bench.folder
     places = list(dict.fromkeys((r.part.model, r.part.resolution) for r in found))
-    results.write_csv([(MethodComparison(found, *place), "") for place in places], output / "overhead.csv")
+    rows = results.records((MethodComparison(found, *place), "") for place in places)
+    write_csv(output / "overhead.csv", results.COLUMNS, rows)
     compared = [MethodComparison(found, wanted.model, resolution) for resolution in wanted.resolutions]
     figure.draw(compared, output / "overhead.png")
     sections = ["# What training in less memory costs"]

@@ -126,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--scoring", metavar="RULES", type=name, default=None, help=rules)
     coding = "what the values of another program's label maps mean: a SCHEMA, or nnunet (default: as in the truth)"
     add("--prediction-labels", metavar="SCHEMA", type=name, default=None, help=coding)
-    members = "predictions of models that differ in their seed, taken together; may be given several times"
+    members = (
+        "predictions of models that differ in their seed, or names of pools that do, as one; may be given several times"
+    )
     add("--group", metavar="NAME=RUN,..", type=cli.checked(group, "group"), action="append", default=[], help=members)
     folds = "predictions of the folds of a cross-validation, scored as one; may be given several times"
     add("--pool", metavar="NAME=RUN,..", type=cli.checked(group, "pool"), action="append", default=[], help=folds)

@@ -161,6 +161,13 @@ def _options(given: dict[str, Any]) -> TrainConfig:
     return options
 
 
+def _tensor(text: str) -> str:
+    """The name of a tensor. InputError for "", such as a variable of the shell that is not set."""
+    if not text.strip():
+        raise InputError("an empty name; name a tensor, or leave the option out for all")
+    return text.strip()
+
+
 def _refuse_without_use(options: TrainConfig, mapped: bool, limits: int | None, why: str | None) -> None:
     """InputError for an option that the others leave nothing to do."""
     if not mapped and not options.lms:
@@ -313,9 +320,9 @@ def _parser() -> cli.Parser:
         help="on a processor: copy swapped tensors back, as to a GPU, instead of reading them where they lie; as LMS(mapped=False)",
     )  # fmt: skip
     parser.add_argument(
-        "--why", metavar="TENSOR",
-        help="explain the decision on one tensor instead: who makes and reads it, when it is in memory, and what it would cost to "
-        "swap it, to compute it again and to keep it; a name, or a part of one",
+        "--why", metavar="TENSOR", type=cli.checked(_tensor, "name"),
+        help="explain the decision on one tensor instead: who makes and reads it, when it is in memory, and the costs of "
+        "swapping it, of computing it again and of keeping it; a name, or a part of one",
     )  # fmt: skip
     cli.add_anonymous_option(parser)
     parser.add_argument("--largest", action="store_true", help="with --machine: the largest cube there, each way")

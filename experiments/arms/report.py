@@ -21,6 +21,8 @@ TITLES = {
     "updates": "After equal updates: {epochs} epochs of every arm",
     "time": "Within equal time: what the first arm takes for all its updates on an idle machine",
 }
+_WITHIN = "between seeds, within a fold"
+_ENDS = ("low", "high")
 
 
 def write(
@@ -45,7 +47,7 @@ def write(
         _tables_and_figures(_named(arms), done, of_budget, records[0], options.margin, output / budget)
     compared, alone = _compared(output), _intensities_alone(data, options, output)
     for budget in BUDGETS:
-        spread = _spread(_named(arms), found[found["budget"] == budget], len(done))
+        spread = _spread(_named(arms), found[found["budget"] == budget], done)
         tables = _tables(output / budget, spread, compared.get(budget, []), alone)
         sections += [f"## {TITLES[budget].format(epochs=options.epochs)}", *tables]
     sections += [_conditions(paces, options, output), *_machines(done, records), f"Made by `{typed}`."]
@@ -100,28 +102,39 @@ def _tables(
     )
     if spread:
         yield table.markdown(
-            ["arm", "region", "models", "Dice of the worst", "of the best", "standard deviation"], spread
+            ["arm", "region", "models", "Dice of the worst", "of the best", "standard deviation", _WITHIN], spread
         )
     if compared:
         names = ("first", "second", "region", "difference", "low", "high", "p_holm", "verdict")
         head = ["first", "second", "region", "second - first", "95 % from", "to", "p (Holm)", ""]
         pairs = [{**row, "p_holm": _probability(str(row["p_holm"]))} for row in compared]
-        yield table.markdown(head, [[_rounded(str(row[name])) for name in names] for row in pairs])
+        yield table.markdown(
+            head, [[(_end if name in _ENDS else _rounded)(str(row[name])) for name in names] for row in pairs]
+        )
 
 
-def _spread(arms: Sequence[Arm], found: pd.DataFrame, models: int) -> list[list[str]]:
-    """Rows on how far the `models` of one arm differ, which differ in seed and fold alone; none if there is one model."""
-    if models == 1:
+def _spread(arms: Sequence[Arm], found: pd.DataFrame, done: Sequence[tuple[int, int]]) -> list[list[str]]:
+    """Rows on how far the models of one arm differ; none if there is one model. done: the (fold, seed) of each model of an arm.
+
+    Models of several folds differ in their training cases too, so that seeds alone are told apart in a column of their own: the
+    standard deviation of seeds, pooled over folds.
+    """
+    if len(done) == 1:
         return []
     native = found[found["space"] == "native"]
     means = native.groupby(["predictions", "region"], sort=False)["dice"].mean().unstack(sort=False)
     rows = []
     for arm in arms:
-        of_arm = means[means.index.str.startswith(f"{arm.name}-")]
+        of_arm = means.loc[[rounds.label_of(arm, *one) for one in done]]
         for region, each in of_arm.items():
-            row = [arm.name, str(region), str(models)]
-            rows.append([*row, *(f"{one:.3f}" for one in (each.min(), each.max(), each.std()))])
+            of_seeds = each.groupby([fold for fold, _ in done]).var().mean() ** 0.5  # each fold has the same seeds
+            figures = [*(f"{one:.3f}" for one in (each.min(), each.max(), each.std())), _figure(of_seeds)]
+            rows.append([arm.name, str(region), str(len(done)), *figures])
     return rows
+
+
+def _figure(value: float) -> str:
+    return "-" if value != value else f"{value:.3f}"  # one seed
 
 
 def _share(row: Mapping[str, str]) -> str:
@@ -132,7 +145,8 @@ def _share(row: Mapping[str, str]) -> str:
 
 
 def _compared(output: Path) -> dict[str, list[dict[str, Any]]]:
-    """Budget -> its pairs in native space, if it has any. The tests of both budgets stand on one page and are one family."""
+    """Budget -> its pairs in native space, if it has any. The tests of both budgets stand on one page and are corrected
+    together."""
     import pandas as pd
 
     from lms3d.scoring import comparisons
@@ -164,7 +178,7 @@ def _conditions(paces: Paces, options: argparse.Namespace, output: Path) -> str:
     cases = len(plan.tested(output).read_text(encoding="utf-8").split())
     return "\n".join([
         f"{cases} test cases that no choice has seen; {options.folds} of {options.of_folds} folds, seeds: {options.seeds}.",
-        "p: Wilcoxon's signed-rank test, corrected after Holm over all tests of this page. "
+        "p: Wilcoxon's signed-rank test, corrected after Holm over all such tests of this page. "
         "With one seed the verdicts are about these cases alone.",
         "Intervals: bootstrap over cases and models. Ceiling: what the truth itself scores on the arm's grid and back. "
         f"{TITLE.capitalize()}: a discriminant analysis without a network, which arms have to beat.",
@@ -190,6 +204,11 @@ def _disturbance(paces: Paces) -> str:
 
 def _probability(text: str) -> str:
     return "< 0.001" if text and float(text) < 0.001 else text
+
+
+def _end(text: str) -> str:
+    """The end of an interval with four decimals: three do not tell an end of 0.0002, which decides, from 0."""
+    return f"{float(text):.4f}" if text else text
 
 
 def _rounded(text: str) -> str:

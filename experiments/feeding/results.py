@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from lms3d.experiments.harness import table
 from lms3d.experiments.harness.store import Record
@@ -70,11 +69,6 @@ def rows(parts: Sequence[Record]) -> list[dict[str, object]]:
                 **{name: middle(part, order, name) for name in MEDIANS},
             })  # fmt: skip
     return made
-
-
-def write_csv(parts: Sequence[Record], path: Path) -> None:
-    """A row for each part and order."""
-    table.write_csv(path, COLUMNS, rows(parts), "{:.6g}".format)
 
 
 def tables(parts: Sequence[Record]) -> str:

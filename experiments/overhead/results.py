@@ -4,7 +4,6 @@ TensorFlow here."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lms3d.experiments.harness import methods, table
@@ -199,9 +198,9 @@ SHOWN: dict[str, Callable[[MethodComparison, PartResult], str]] = {
 """The columns of the tables: name -> what stands there."""
 
 
-def write_csv(places: Iterable[tuple[MethodComparison, str]], path: Path) -> None:
-    """A row for each result of each comparison over each of the links that it is paired with; "" is the machine's own tier."""
-    table.write_csv(path, COLUMNS, [_record(here, r, link) for here, link in places for r in here.over(link)])
+def records(places: Iterable[tuple[MethodComparison, str]]) -> list[dict[str, object]]:
+    """A record with COLUMNS for each result of each comparison over each of its links; "" is the machine's own tier."""
+    return [_record(here, r, link) for here, link in places for r in here.over(link)]
 
 
 def _record(here: MethodComparison, r: PartResult, link: str) -> dict[str, object]:

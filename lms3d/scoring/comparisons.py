@@ -1,15 +1,15 @@
 """Compares two predictions of the same cases: is one better, or are they equal?
 
 For each region there are the mean difference with its bootstrap interval, Wilcoxon's signed-rank test, and two one-sided tests of
-whether the difference lies within a margin. All tests of a page are one family. Both kinds are corrected after Holm over every pair
-of predictions and every region of the page's tables (`corrected`).
+whether the difference lies within a margin. The signed-rank tests of a page are one family and its tests of equality another. Each
+family is corrected after Holm over every pair of predictions and every region of the page's tables (`corrected`).
 
 VERDICT-1  "Better" needs three things: p below 5 %, the 95 % interval on one side of 0, and the signed ranks on the same side. The
            test looks at ranks, but the difference is a mean; each alone may name another winner.
 VERDICT-2  If the models of either side have only one seed, the verdict says "one seed" and holds for these cases only: another seed
            of the same network may differ by as much. Folds are no seeds, and models whose seed is unknown count as one.
 VERDICT-3  Few cases cannot show anything: n cases give no p below 2 to the power of 1 - n. So three tests at 5 % need at least
-           seven cases.
+           seven cases. "Better" needs as many cases that differ, since equal ones do not count in the test.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def table(
     return corrected(pd.DataFrame([
         {
             "first": first, "second": second, "space": space, "region": region, "metric": HEADLINE, "cases": result.cases,
-            "seeds": min(_count(seeds, units[first]), _count(seeds, units[second])), "difference": result.difference,
-            "low": result.low, "high": result.high, "ranks": result.ranks, "p": result.p, "p_equal": result.p_equal,
-            "margin": margin,
+            "differing": result.differing, "seeds": min(_count(seeds, units[first]), _count(seeds, units[second])),
+            "difference": result.difference, "low": result.low, "high": result.high, "ranks": result.ranks,
+            "p": result.p, "p_equal": result.p_equal, "margin": margin,
         }
         for first, second, region, result in _compared(scores, units, margin, space)
     ]))  # fmt: skip
 
 
 def corrected(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one table, or of all tables of a page, corrected as one family. Adds the columns tests, p_holm, equivalent and
-    verdict."""
+    """The rows of one table, or of all tables of a page, corrected together: the tests of differences as one family, and those of
+    equality as another. Adds the columns tests, p_holm, equivalent and verdict."""
     if not len(rows):
         return rows
     tests = int(rows["p"].notna().sum())
@@ -101,11 +101,15 @@ def _enough(cases: int, tests: int) -> bool:
 
 def _verdict(row: Mapping[str, Any]) -> str:
     tests, favoured = row["tests"], _favoured(row)
+    if not row["cases"]:
+        return "no cases"
+    family = f"{'1 test needs' if tests == 1 else f'{tests} tests need'} {int(np.ceil(1 - np.log2(LEVEL / tests)))}"
     if not _enough(row["cases"], tests):  # also for equality: intervals of a few cases are far too narrow
-        family = "1 test needs" if tests == 1 else f"{tests} tests need"
-        return f"too few cases: {family} {int(np.ceil(1 - np.log2(LEVEL / tests)))}"
+        return f"too few cases: {family}"
     if row["equivalent"]:
         verdict = f"equal within {row['margin']:g}"
+    elif not _enough(row["differing"], tests):
+        verdict = f"too few cases differ: {family}"
     elif row["p_holm"] <= LEVEL and favoured:  # VERDICT-1
         verdict = f"{favoured} is better"
     else:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import ndimage
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from lms3d.scoring.rules import Rules
 
@@ -20,7 +22,7 @@ ROUNDED = 6
 """The decimals of a volume in mm³, so that 500 voxels of 0.1 mm³ are 50 mm³ and no more."""
 
 LENGTH = 1e-5
-"""The unit in which lengths are compared, as a part of the unit of voxel sizes, which are rounded to it (`pair.DECIMALS`)."""
+"""The unit in which lengths are compared, as a part of the unit of voxel sizes. Most of these are multiples (`pair.DECIMALS`)."""
 _FAR = 2**30
 """A length, in units of LENGTH, above that of any grid. Twice as much still is an int32."""
 
@@ -173,8 +175,9 @@ def lesions(
     if predicted:
         of_voxel = float(np.prod(spacing_mm)) if rules.units.cleaning == "mm³" else 1.0
         maps = {region: _without_small(labels, rules.smallest_mm3(region), of_voxel) for region, labels in maps.items()}
+    join = _joined_by_touch if rules.by_geometry else _joined
     return {
-        region: _joined(labels, [maps[other] for other in rules.merge_touching.get(region, ()) if other in maps])
+        region: join(labels, [maps[other] for other in rules.merge_touching.get(region, ()) if other in maps])
         for region, labels in maps.items()
     }
 
@@ -211,6 +214,19 @@ def _joined(labels: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
             for component, neighbour in first.items():
                 table[component] = number[neighbour]
             labels = _renumbered(labels, table)
+    return labels
+
+
+def _joined_by_touch(labels: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Components of `labels` become one if a path leads from one to the other, from touching component to touching component."""
+    for other in others:
+        pairs = np.array(touching(labels, other)).reshape(-1, 2)
+        count, of_others = int(labels.max()), int(other.max())
+        ends = pairs[:, 0], count + pairs[:, 1]
+        graph = coo_array((np.ones(len(pairs)), ends), shape=(1 + count + of_others,) * 2)
+        groups = connected_components(graph, directed=False)[1][1 : count + 1]
+        _, numbers_of = np.unique(groups, return_inverse=True)
+        labels = _renumbered(labels, np.append(0, 1 + numbers_of).astype(labels.dtype))
     return labels
 
 

@@ -21,6 +21,8 @@ from lms3d.scoring.rules import Rules
 
 LEAST_DICE = 1e-6
 """The least Dice of a pair that may match one to one."""
+_TIE = 1e-9
+"""The part of distances in a cost: more than the rounding of a sum of Dice, and less than a difference of Dice."""
 
 
 class Measures(NamedTuple):
@@ -87,7 +89,7 @@ def score(
     missed = Measures(0.0, penalty_mm, 0.0, 0.0, 0.0)
     maps = _Maps(prediction, truth, spacing_mm=spacing_mm, missed=missed, distances=distances)
     if rules.matching == "one to one":
-        lesions, false = _one_to_one(maps)
+        lesions, false = _one_to_one(maps, by_geometry=rules.by_geometry)
     else:
         lesions, false = _by_dilation(maps, rules.reach(region), components.sizes_of(rules, spacing_mm))
         lesions = [lesion for lesion in lesions if lesion.mm3 > rules.smallest_mm3(region)]
@@ -146,20 +148,34 @@ def _by_dilation(maps: _Maps, reach: int, sizes: Sequence[float]) -> tuple[list[
     return lesions, len(maps.predicted.keys() - used)
 
 
-def _one_to_one(maps: _Maps) -> tuple[list[Lesion], int]:
-    """(lesions, number of predictions without a partner), by the assignment with the largest sum of Dice."""
+def _one_to_one(maps: _Maps, *, by_geometry: bool) -> tuple[list[Lesion], int]:
+    """(lesions, number of predictions without a partner), by the assignment with the largest sum of Dice. by_geometry: of several,
+    the one with the nearest surfaces; else the numbers of the components decide."""
     prediction, truth = maps.labels
     overlaps = _overlaps(prediction, truth)
     sizes = [np.bincount(labels[labels > 0], minlength=2)[1:] for labels in (truth, prediction)]
     scores = dice.dice(overlaps, np.add.outer(*sizes), both_empty=0.0)
     # As a cost, like panoptica's, so that the solver takes the same one of several equally good assignments.
     cost = np.where(scores >= LEAST_DICE, 1 - scores, 1 + LEAST_DICE)
+    if by_geometry:
+        cost += _TIE * _farness(maps, scores >= LEAST_DICE)
     rows, columns = linear_sum_assignment(cost)
     partners = {
         int(row) + 1: int(column) + 1 for row, column in zip(rows, columns, strict=True) if cost[row, column] < 1
     }
     lesions = [maps.lesion([partners[number]] if number in partners else [], number) for number in maps.true]
     return lesions, len(maps.predicted) - len(partners)
+
+
+def _farness(maps: _Maps, overlapping: np.ndarray) -> np.ndarray:
+    """How far the surfaces of pairs lie from each other, by all their measures, from -1 to 1, (true components, predicted ones); 0
+    if there is no choice. overlapping: (true components, predicted ones) bool."""
+    several = (overlapping.sum(axis=0) > 1) | (overlapping.sum(axis=1) > 1)[:, None]
+    far = np.zeros(overlapping.shape)
+    for row, column in np.argwhere(overlapping & several).tolist():
+        found = maps.lesion([column + 1], row + 1).measures
+        far[row, column] = found.hd95_mm - found.nsd_half_mm - found.nsd_one_mm - found.nsd_voxel
+    return far / max(1.0, np.abs(far).max())
 
 
 class _Maps:

@@ -18,11 +18,20 @@ DECIMALS = 5
 """The decimals of a voxel size in mm. A header holds a rotation in float32, so that a size of 1 mm becomes 0.99999997 or
 1.0000003 mm. Without rounding, the orientation of a head would decide whether a step of one voxel is within a tolerance of 1 mm.
 The number is chosen, not measured: 1e-5 mm is far above that error, and far below what a scanner sets."""
+PARTS = 2**10 * 5**2
+"""A millimetre has so many parts of which a scanner's voxel is a whole number: tenths of a mm of the field of view over a matrix of
+2^a 5^b voxels. 220 mm / 256 = 0.859375 mm lies just between two numbers of DECIMALS, so that it is not rounded to them."""
+NEAR = 8e-7
+"""How far a size may be from such a part, relative to a size from 1 mm on. The error in float32 is smaller, and no size of four
+decimals below 2 mm is so near without being one."""
 
 
 def sizes_mm(sizes: Sequence[float]) -> tuple[float, ...]:
     """Voxel sizes from an affine, rounded to the intended ones, mm."""
-    return tuple(round(float(size), DECIMALS) for size in sizes)
+    found = np.asarray(sizes, float)
+    parts = np.round(found * PARTS) / PARTS
+    near = np.abs(found - parts) < NEAR * np.maximum(1, found)
+    return tuple(np.where(near, parts, np.round(found, DECIMALS)).tolist())
 
 
 class CasePair:

@@ -6,7 +6,10 @@ BraTS-2024-Metrics (which is also that of 2025), and `BraTS_evaluation` 0.0.10 (
 
 UNITS-1  A row does what its script does, because people compare with a leaderboard. That holds even if voxels are not 1 mm and the
          script takes voxels for millimetres.
-UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores.
+UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores, but
+         for UNITS-3.
+UNITS-3  The scores of a twin do not depend on the order of the file's axes. Those of a script may: it numbers components in that
+         order, and the numbers decide with which of several others a component goes, and between equally good assignments.
 """
 
 from __future__ import annotations
@@ -87,6 +90,11 @@ class Rules:
     detected_from: float = 0.0
     """The Dice from which a lesion counts as found, in the F1 of large lesions and in that of small ones."""
 
+    @property
+    def by_geometry(self) -> bool:
+        """Whether no number of a component decides anything (UNITS-3)."""
+        return self.units == PHYSICAL
+
     def reach(self, region: str) -> int:
         """The reach of the dilation of a region."""
         return self.dilation_of.get(region, self.dilation)
@@ -160,9 +168,12 @@ GENERAL = Rules(name="classes", regions=(), hd95="directed", penalty_mm="diagona
 """The rules of data sets that have none of their own: Dice as in nnU-Net, HD95 as in MONAI. `regions` are those of the data set."""
 
 SUFFIX = "-physical"
+_RADIOTHERAPY = "MEN-RT"
 
 RULES: dict[str, Rules] = {rules.name: rules for rules in _PUBLISHED}
 """The rules by name. They lack MEN-RT, which has one region of its own kind, and GoAT before 2026, which has no script."""
+ALIASES = {f"brats{year}": _2017.name for year in range(2018, 2022)}
+"""Year -> the row that covers it, for years without a row of their own."""
 RULES |= {name + SUFFIX: replace(rules, name=name + SUFFIX, units=PHYSICAL) for name, rules in RULES.items()}
 
 YEARS = tuple(dict.fromkeys(rules.name.split("-")[0] for rules in _PUBLISHED))
@@ -174,12 +185,18 @@ YEAR_OF_LABELS = {"brats2023": "brats2023", "brats2024": "brats2024", "brats2024
 def select(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
     """The rules called `named` (a row, or only a year), else those of the label schema `labels`.
 
-    "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the set is not named, it
-    follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is named, and the year of
-    the labels has no script for the set, as for GoAT, the latest rules of the set are taken. InputError if there are no such rules,
-    or none for the named year and the set.
+    Capitals do not matter. "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the
+    set is not named, it follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is
+    named, and the year of the labels has no script for the set, as for GoAT, the latest rules of the set are taken. InputError if
+    there are no such rules, none for the named year and the set, or cases of MEN-RT and no row is named.
     """
+    cases = list(cases)
     wanted, physical = _split(named)
+    if _RADIOTHERAPY in _sets_of(cases) and wanted not in RULES:
+        raise InputError(
+            f"--scoring: found cases called {_RADIOTHERAPY}, whose one region no rules score; expected another set; name rules "
+            "with a set, such as brats2024-men, to score them as that"
+        )
     year, of_set = wanted or YEAR_OF_LABELS.get(labels, "brats2017"), _set_of(labels, cases)
     name = year if year in RULES or year not in YEARS else f"{year}-{of_set}"
     if name not in RULES and not wanted:
@@ -215,9 +232,10 @@ def _latest(of_set: str) -> str:
 
 def _split(named: str | None) -> tuple[str, bool]:
     """(name, whether physical): "brats2024-physical" -> ("brats2024", True); "physical" -> ("", True)."""
-    name = named or ""
+    name = (named or "").lower()
     physical = name == SUFFIX[1:] or name.endswith(SUFFIX)
-    return (name.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else name), physical
+    row = name.removesuffix(SUFFIX[1:]).removesuffix("-") if physical else name
+    return ALIASES.get(row, row), physical
 
 
 def _set_of(labels: str, cases: Iterable[str]) -> str:
@@ -229,7 +247,7 @@ def _set_of(labels: str, cases: Iterable[str]) -> str:
 
 def _sets_of(cases: Iterable[str]) -> list[str]:
     """The sets in the names of cases, sorted, in capitals."""
-    matches = (re.match(r"BraTS-(GLI|SSA|MEN|MET|PED|GoAT)-", case) for case in cases)
+    matches = (re.match(r"BraTS-(GLI|SSA|MEN-RT|MEN|MET|PED|GoAT)-", case) for case in cases)
     return sorted({match[1].upper() for match in matches if match})
 
 

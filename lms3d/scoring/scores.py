@@ -216,11 +216,11 @@ def _dice_table(summary: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     ceiling = [f"mean_{CEILING}{HEADLINE}"] if _has_ceiling(summary, HEADLINE) else []
     rows = []
     for row in summary.to_dict("records"):
-        quartiles = f"{_figure(row['median'])} ({_figure(row['lower_quartile'])}-{_figure(row['upper_quartile'])})"
         rows.append([
-            str(row["cases"]), _figure(row["both_empty"], 0), f"{_figure(row['mean'])} ± {_figure(row['std'])}",
-            f"{_figure(row['low'])}-{_figure(row['high'])}", quartiles,
-            *(_figure(row[name]) for name in ("mean_empty_left_out", *ceiling)),
+            str(row["cases"]), _figure(row["both_empty"], 0) or "-", _figures("{} ± {}", row["mean"], row["std"]),
+            _figures("{}-{}", row["low"], row["high"]),
+            _figures("{} ({}-{})", row["median"], row["lower_quartile"], row["upper_quartile"]),
+            *(_figure(row[name]) or "-" for name in ("mean_empty_left_out", *ceiling)),
         ])  # fmt: skip
     return [*head, *(["ceiling"] if ceiling else [])], rows
 
@@ -241,6 +241,12 @@ def _has_ceiling(summary: pd.DataFrame, name: str) -> bool:
 
 def _has_value(table: pd.DataFrame, name: str) -> bool:
     return name in table and bool(table[name].notna().any())
+
+
+def _figures(form: str, *values: float) -> str:
+    """Several figures in one cell; "-" if one of them is not known, since " ± " says nothing."""
+    shown = [_figure(value) for value in values]
+    return form.format(*shown) if all(shown) else "-"
 
 
 def _figure(value: float, decimals: int = 3) -> str:

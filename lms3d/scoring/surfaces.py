@@ -23,6 +23,8 @@ from lms3d.scoring import components
 
 KINDS = ("directed", "pooled", "area")
 _CORNERS = 8
+_DECIMALS = 9
+"""The decimals of distances and tolerances, so that 10 steps of 0.1 mm are within a tolerance of 1 mm."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Distances:
     """The distances, (N,)."""
     areas: np.ndarray
     """The areas of the points, (N,) in mm²; ones for a surface of voxels."""
+
+    def within(self, tolerance_mm: float) -> np.ndarray:
+        """The points within the tolerance, (N,) bool."""
+        near: np.ndarray = self.mm <= round(tolerance_mm, _DECIMALS)
+        return near
 
     def percentile_by_area(self, share: float) -> float:
         """The distance within which `share` of the area lies, without interpolation, as in surface-distance."""
@@ -80,20 +87,19 @@ def hd95(pair: Pair, kind: str) -> float:
 
 def nsd(pair: Pair, tolerance_mm: float) -> float:
     """The normalised surface Dice: the area of both surfaces within the tolerance of the other, over the area of both."""
-    within = sum(distances.areas[distances.mm <= tolerance_mm].sum() for distances in pair)
+    within = sum(distances.areas[distances.within(tolerance_mm)].sum() for distances in pair)
     return float(within / sum(distances.areas.sum() for distances in pair))
 
 
 def counted_nsd(pair: Pair, tolerance_mm: float) -> float:
     """The share of surface voxels within the tolerance of the other surface, averaged over both directions."""
-    return float(np.mean([np.mean(distances.mm <= tolerance_mm) for distances in pair]))
+    return float(np.mean([np.mean(distances.within(tolerance_mm)) for distances in pair]))
 
 
 def _both_ways(points: Sequence[np.ndarray], areas: Sequence[np.ndarray]) -> Pair:
     distances = []
     for source, target in ((0, 1), (1, 0)):
-        # Rounded, so that 10 steps of 0.1 mm are within a tolerance of 1 mm.
-        mm = np.round(cKDTree(points[target]).query(points[source])[0], 9)
+        mm = np.round(cKDTree(points[target]).query(points[source])[0], _DECIMALS)
         order = np.lexsort((areas[source], mm))
         distances.append(Distances(mm[order], areas[source][order]))
     return distances[0], distances[1]

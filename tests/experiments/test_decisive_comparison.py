@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -163,8 +164,28 @@ def test_the_time_of_an_arm_is_measured_before_and_once(brains, tmp_path, called
 def test_models_of_one_arm_are_set_beside_each_other(brains, tmp_path, called):
     assert decisive.main(arguments(brains, tmp_path, "--arms", "C", "D", "--seeds", "2")) == 0
     text = (tmp_path / "out/report.md").read_text()
-    assert "| C | WT | 2 | 0.550 | 0.600 | 0.035 |" in text
-    assert "| D | WT | 2 | 0.650 | 0.700 | 0.035 |" in text
+    assert "| C | WT | 2 | 0.550 | 0.600 | 0.035 | 0.035 |" in text
+    assert "| D | WT | 2 | 0.650 | 0.700 | 0.035 | 0.035 |" in text
+
+
+def test_seeds_are_told_apart_from_folds():
+    """All models of a fold are alike, or all seeds differ by as much in either fold."""
+    done = [(fold, seed) for fold in (0, 1) for seed in (1, 2, 3)]
+    for seeds, within in (((0.0, 0.0, 0.0), "0.000"), ((-0.02, 0.0, 0.02), "0.020")):
+        rows = [
+            {"predictions": f"A-fold{fold}-seed{seed}", "space": "native", "region": "WT", "case": case,
+             "dice": 0.7 + 0.1 * fold + seeds[seed - 1]}
+            for fold, seed in done for case in range(3)
+        ]  # fmt: skip
+        (row,) = report._spread([SimpleNamespace(name="A")], pd.DataFrame(rows), done)
+        assert row[-1] == within
+        assert float(row[-2]) > 0.05
+    (row,) = report._spread([SimpleNamespace(name="A")], pd.DataFrame(rows), [(0, 1), (1, 1)])
+    assert row[-2:] == ["0.071", "-"]
+
+
+def test_the_end_of_an_interval_that_decides_is_not_0():
+    assert [report._end(text) for text in ("0.0002", "-0.00449", "")] == ["0.0002", "-0.0045", ""]
 
 
 @pytest.mark.parametrize(("folds", "seeds"), [("2", "1"), ("1", "2")])

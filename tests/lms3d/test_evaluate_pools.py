@@ -11,6 +11,7 @@ import pytest
 
 from lms3d import evaluate
 from lms3d.data import split
+from lms3d.tasks.volumes import evaluate as evaluate_volumes
 from tests.data.small_data import save
 from tests.lms3d.tasks.test_segmentation_scores import AFFINE, NAMED, organs
 from tests.lms3d.test_evaluate import write_predictions
@@ -82,6 +83,34 @@ def test_two_cross_validations_and_one_run_are_compared_case_by_case(folds, tiny
     }
     assert compared["one", "cv"]["cases"] == "4"
     assert float(compared["one", "cv"]["difference"]) < float(compared["one", "other"]["difference"]) == 0
+
+
+def test_cross_validations_of_several_seeds_are_a_group(folds, tiny_brats, capsys):
+    """Each seed has one score for each case: that of its fold's model."""
+    for seed in (1, 2):
+        for name, ids in FOLDS.items():
+            folder = folds / f"{name}-seed{seed}"
+            write_predictions(tiny_brats, folder, 16, without_enhancing if seed == 2 else np.copy, ids)
+            (folder / "config.json").write_text(json.dumps({"options": {"seed": seed}}))
+    of_seeds = [word for seed in (1, 2) for word in pool(folds, f"cv{seed}", [f"{name}-seed{seed}" for name in FOLDS])]
+    command = ["--group", "all=cv1,cv2", *of_seeds, *pool(folds)]
+    assert evaluate.main([*command, "--output", str(folds / "out")]) == 0
+    found = rows(folds / "out/scores.csv")
+    assert {(row["predictions"], row["fold"]) for row in found if row["predictions"] != "cv"} == {
+        (f"cv{seed}", f"{name}-seed{seed}") for seed in (1, 2) for name in FOLDS
+    }
+    summary = {row["predictions"]: row for row in rows(folds / "out/summary.csv") if row["region"] == "ET"}
+    assert set(summary) == {"all", "cv"}
+    (compared, *_) = rows(folds / "out/comparison.csv")
+    assert {compared["first"], compared["second"]} == {"all", "cv"}
+    of_group = evaluate_volumes.inputs.seeds_of(
+        evaluate_volumes.inputs.load_all([folds / f"{name}-seed{seed}" for seed in (1, 2) for name in FOLDS]),
+        {"cv1": ["fold0-seed1", "fold1-seed1"], "mixed": ["fold0-seed1", "fold1-seed2"]},
+    )
+    assert (of_group["cv1"], "mixed" in of_group) == (1, False)
+    capsys.readouterr()
+    assert evaluate.main(["--group", "again=cv1", *command, "--output", str(folds / "out")]) == 2
+    assert "--group: found the pool cv1 twice; expected it in one group" in one_line(capsys)
 
 
 def test_a_case_in_two_folds_is_one_line(folds, tiny_brats, capsys):

@@ -69,6 +69,9 @@ def test_every_pair_is_compared_in_every_region(report):
     assert [(row["first"], row["second"]) for row in found[::3]] == [("c<i>", "a"), ("c<i>", "b"), ("a", "b")]
     assert {row["verdict"] for row in found} == {"too few cases: 9 tests need 9"}
     assert {row["cases"] for row in found} == {"4"}
+    assert (
+        f">{float(found[0]['low']):.4f}</td>" in (report / "report.html").read_text()
+    )  # three decimals may hide its side of 0
 
 
 def test_the_seeds_of_a_group_are_those_of_its_runs(report, tiny_brats, tmp_path):

@@ -84,7 +84,8 @@ def test_why(toy, capsys):
     said = dict(re.findall(r"^  (\w[\w ]+?)  +(.+)$", out, re.MULTILINE))
     assert "c1:0 is recomputed" in out
     assert said["why"] == (
-        "recomputed: computing it again takes 1.1 ms; moving it out and back would take 6.3 ms, all of which idle links could hide"
+        "recomputed: computing it again takes 1.1 ms; moving it out and back would take 6.3 ms, all of which idle links could "
+        "hide; that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"
     )
     assert said["size"] == "4.00 MiB"
     assert said["made by"].startswith("c1 (Conv3D), from ")
@@ -154,6 +155,19 @@ def test_a_part_of_a_long_name_that_is_misspelt_finds_the_name():
     )
     with pytest.raises(InputError, match=f"the nearest are {names[1]}, {names[0]}"):
         why.matching("decoder_conv_1", prediction, GRAPH)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_why_of_no_name_is_refused(toy, capsys, text):
+    """A variable of the shell that is not set."""
+    code, _, err = run(capsys, "--memory-limit", "36MiB", "--why", text)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--why" in err
+    assert "an empty name; name a tensor" in err
+
+
+def test_blanks_around_the_name_of_a_tensor_do_not_matter(toy, capsys):
+    assert "c1:0 is recomputed" in run(capsys, "--memory-limit", "36MiB", "--why", " c1:0 ")[1]
 
 
 def test_sweep(toy, capsys, tmp_path):

@@ -29,7 +29,8 @@ def of_buffer(
         why = rule or _why_kept(decision, buffer, problem, sources, peak_at)
     else:
         costs = [_moving(decision, buffer, problem), _computing(decision, buffer, problem, sources)]
-        why = "; ".join([*([rule] if rule else []), *(costs[::-1] if decision.action == "recompute" else costs)])
+        costs = costs[::-1] if decision.action == "recompute" else costs
+        why = "; ".join([rule, *costs] if rule else [*costs, *_why_not_the_cheaper(decision, sources)])
     return f"{VERDICTS[decision.action]}: {why}"
 
 
@@ -55,6 +56,19 @@ def _why_kept(decision: Decision, buffer: Buffer, problem: Problem, sources: Seq
         return f"{peak_at}, which runs at the predicted peak, uses it"
     costs = (_moving(decision, buffer, problem), _computing(decision, buffer, problem, sources))
     return f"there is room for it; {'; '.join(costs)}"
+
+
+def _why_not_the_cheaper(decision: Decision, sources: Sequence[Buffer]) -> list[str]:
+    """Why the alternative was not taken, if it looks cheaper by the figures of this tensor alone and these do not say why."""
+    swap, hidden, recompute = decision.swap_seconds, decision.hidden_seconds, decision.recompute_seconds
+    if swap is None or hidden is None or recompute is None:
+        return []
+    stall = swap - hidden
+    if decision.action == "recompute" and stall < recompute:
+        return ["that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"]
+    if decision.action == "swap" and recompute < stall and not sources:
+        return ["that looks cheaper, but the plan was chosen by the whole step"]
+    return []
 
 
 def _why_it_cannot_leave(buffer: Buffer, problem: Problem) -> str:

@@ -29,7 +29,9 @@ _MARGIN, _WORST = 0.01, 6  # if the user names none
 
 def folders_of(request: EvaluateRequest) -> list[Folder]:
     """All predictions of a request: those without a group or a pool, then those of each group, then those of each pool."""
-    named = (path for _, paths in (*request.groups, *request.pools) for path in paths)
+    pools = _pools_of(request)
+    grouped = (path for _, paths in request.groups for path in paths if printable(str(path)) not in pools)
+    named = [*grouped, *(path for _, paths in request.pools for path in paths)]
     return inputs.load_all([*request.predictions, *named])
 
 
@@ -45,7 +47,7 @@ def evaluate(
             found = shown(score(plan, progress=bar))
         note = described(plan.rules, chosen=request.scoring is not None)
         made = ScoreReport(
-            found=found, groups=groups, seeds=inputs.seeds_of(folders), rules=plan.rules.name,
+            found=found, groups=groups, seeds=inputs.seeds_of(folders, pools), rules=plan.rules.name,
             margin=_MARGIN if request.margin is None else request.margin,
             note=" ".join([note, *(f"{note}." for note in plan.notes)]), origin=_origin(request.command),
         )  # fmt: skip
@@ -62,22 +64,34 @@ def _origin(command: Sequence[str]) -> str:
 
 def _named(request: EvaluateRequest, folders: Sequence[Folder]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """(groups, pools): name -> labels of its predictions, which follow those of predictions without a name."""
-    labels = iter([one.label for one in folders[len(request.predictions) :]])
+    pools = _pools_of(request)
+    named = [one.label for one in folders[len(request.predictions) :]]
     alone = {one.label for one in folders[: len(request.predictions)]}
-    groups = _by_name("group", request.groups, labels, alone)
-    grouped = (label for members in groups.values() for label in members)
-    return groups, _by_name("pool", request.pools, labels, {*alone, *groups, *grouped})
+    labels = iter(named)
+    groups = _by_name("group", request.groups, labels, alone, pools)
+    members = [label for of_group in groups.values() for label in of_group]
+    if twice := [name for name in pools if members.count(name) > 1]:
+        raise InputError(f"--group: found the pool {twice[0]} twice; expected it in one group; name it once")
+    left = list(labels)
+    grouped = named[: len(named) - len(left)]
+    return groups, _by_name("pool", request.pools, iter(left), {*alone, *groups, *grouped})
+
+
+def _pools_of(request: EvaluateRequest) -> set[str]:
+    return {printable(name) for name, _ in request.pools}
 
 
 def _by_name(
-    option: str, given: Iterable[tuple[str, Sequence[Path]]], labels: Iterator[str], taken: Set[str]
-) -> dict[str, list[str]]:
-    """Name -> the next of the labels, as many as it has folders. InputError for a name that is taken."""
+    option: str, given: Iterable[tuple[str, Sequence[Path]]], labels: Iterator[str], taken: Set[str], pools: Set[str] = frozenset()
+) -> dict[str, list[str]]:  # fmt: skip
+    """Name -> the next of the labels, as many as it has folders, and the pools among its members. InputError for a name that is
+    taken."""
     found: dict[str, list[str]] = {}
     for name, paths in ((printable(name), paths) for name, paths in given):
         if name in found or name in taken:
             raise InputError(f"--{option} {name}: found the name twice; expected one for each {option}; choose another")
-        found[name] = [next(labels) for _ in paths]
+        members = (printable(str(path)) for path in paths)
+        found[name] = [member if member in pools else next(labels) for member in members]
     return found
 
 

@@ -210,10 +210,13 @@ def _of_run(folder: Predictions, name: str) -> Path | None:
     return next((run / name for run in beside if (run / name).is_file()), None)
 
 
-def seeds_of(folders: Sequence[Folder]) -> dict[str, int]:
-    """Label of predictions -> the seed of the run that made them. Left out: those of other programs and of several runs, and runs
-    whose config.json is missing or damaged."""
+def seeds_of(folders: Sequence[Folder], pools: Pools | None = None) -> dict[str, int]:
+    """Label of predictions -> the seed of the run that made them, or of all folds of a pool. Left out: those of other programs and
+    of several runs, runs whose config.json is missing or damaged, and pools of several seeds."""
     found = {one.label: _seed_of(one) for one in folders if isinstance(one, Predictions)}
+    for name, labels in (pools or {}).items():
+        of_folds = {found.get(label) for label in labels}
+        found[name] = of_folds.pop() if len(of_folds) == 1 else None
     return {label: seed for label, seed in found.items() if seed is not None}
 
 

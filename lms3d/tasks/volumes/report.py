@@ -132,7 +132,7 @@ class ScoreReport:
         parts = {
             "Summary": _summary(self.summary),
             "Figures": pictures,
-            "Comparison": [page.text(_COMPARISON), _table(self.comparison)] if len(self.comparison) else [],
+            "Comparison": [page.text(_COMPARISON), _table(self.comparison, four=_ENDS)] if len(self.comparison) else [],
             "By tumour size": [page.text(_STRATA), _table(self.strata, _OF_DICE)] if len(self.strata) else [],
             "Worst cases": [page.figure(shown["worst"], _WORST)] if "worst" in shown else [],
             "Cases": _cases(self.found),
@@ -157,10 +157,21 @@ def _summary(frame: pd.DataFrame) -> list[str]:
     ]  # fmt: skip
 
 
-def _table(frame: pd.DataFrame, more: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A table with the titles and decimals of the metric columns. more: column -> title, of other columns."""
+def _table(frame: pd.DataFrame, more: Mapping[str, str] = MappingProxyType({}), *, four: Sequence[str] = ()) -> str:
+    """A table with the titles and decimals of the metric columns. more: column -> title, of other columns. four: other columns with
+    four decimals."""
     titles: dict[str, str] = {}
-    decimals = {"both_empty": 0, "n": 0, "cases": 0, "seeds": 0, "tests": 0, "p": 4, "p_holm": 4}
+    decimals = {
+        "both_empty": 0,
+        "n": 0,
+        "cases": 0,
+        "differing": 0,
+        "seeds": 0,
+        "tests": 0,
+        "p": 4,
+        "p_holm": 4,
+        **dict.fromkeys(four, 4),
+    }
     for name in COLUMNS.names:
         for key, prefix in ((name, ""), (scores.CEILING + name, "ceiling of ")):
             title = prefix + COLUMNS[name].title
@@ -188,10 +199,13 @@ _OF_DICE = {
 """Column of a summary -> its title, if the column is of Dice."""
 _COMPARISON = (
     "Second minus first, the same cases. p: Wilcoxon's signed-rank test; ranks: which side the signed ranks favour, from -1 to 1. "
-    "All tests of this table are one family and corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
+    "differing: cases that are not equal; only they count in the test. The tests of differences in this table are one family, "
+    "those of equality another; each is corrected after Holm. Better: p_holm below 0.05, and the 95 % interval and the "
     "ranks on the same side of 0. Equal: two one-sided tests within the margin. One seed: the models of a side have one seed, or "
     "their seeds are unknown, so the verdict is about these cases alone."
 )
+_ENDS = ("low", "high")
+"""The columns that decide: three decimals do not tell an end of 0.0002 from 0."""
 _PAIRED = "Dots: cases; bar: 95 % interval of the mean; band: margin within which both count as equal."
 _STRATA = "Thirds of the cases by the volume of their true enhancing tumour."
 _WORST = "The cases with the lowest mean Dice over regions; full lines: truth, broken lines: prediction."

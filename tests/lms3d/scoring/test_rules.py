@@ -36,6 +36,11 @@ from lms3d.scoring.rules import RULES
         ("physical", "brats2020", "BraTS20_Training_001", "brats2017-physical"),
         ("brats2026-physical", "brats2024-ped", "own", "brats2026-ped-physical"),
         ("brats2024-met-physical", "brats2024", "own", "brats2024-met-physical"),
+        ("brats2021", "brats2021", "x", "brats2017"),
+        ("brats2018-physical", "brats2023", "BraTS-GLI-00001-000", "brats2017-physical"),
+        ("BraTS2024-MET", "brats2023", "own", "brats2024-met"),
+        ("Physical", "brats2020", "own", "brats2017-physical"),
+        ("brats2024-men", "brats2023", "BraTS-MEN-RT-0001-1", "brats2024-men"),
     ],
 )
 def test_rules_follow_the_option_then_the_case_names_then_the_labels(named, labels, case, expected):
@@ -58,6 +63,14 @@ def test_a_year_that_is_named_and_has_no_script_for_the_set_is_refused(named):
     assert "such as brats2026-goat or" in str(told.value)
 
 
+@pytest.mark.parametrize("named", [None, "brats2024", "physical"])
+@pytest.mark.parametrize("others", [[], ["BraTS-MEN-00001-000"]])
+def test_cases_of_radiotherapy_are_not_scored_as_meningiomas(named, others):
+    """They have one region, the gross tumour volume, and rules of their own."""
+    with pytest.raises(InputError, match="found cases called MEN-RT, whose one region no rules score"):
+        rules.select(named, "brats2023", iter(["BraTS-MEN-RT-0001-1", *others]))
+
+
 GOAT, GLI, MET = "BraTS-GoAT-00001", "BraTS-GLI-00001-000", "BraTS-MET-00001-000"
 
 
@@ -71,6 +84,7 @@ GOAT, GLI, MET = "BraTS-GoAT-00001", "BraTS-GLI-00001-000", "BraTS-MET-00001-000
         ("brats2026", "brats2023", [GOAT], ""),
         ("brats2024-met-physical", "brats2023", [MET, GLI], ""),
         (None, "brats2021", [MET, GLI], ""),
+        ("brats2021", "brats2023", [MET, GLI], ""),
         (None, "brats2023", [MET, "own"], ""),
         (None, "brats2024-ped", ["own"], ""),
     ],

@@ -110,6 +110,12 @@ def test_tables(tmp_path):
     assert "HD95" not in scores.to_markdown(scores.summarise(scores.frame([row("p", "x", 0.5)])))
 
 
+def test_what_is_not_known_is_a_dash():
+    """All cases are empty, and the rules leave them out: there is no mean, no median and no interval."""
+    found = scores.frame([row("p", case, float("nan")) | {"both_empty": 1} for case in "xy"])
+    assert "| p | native | WT | 2 | 2 | - | - | - | - |" in scores.to_markdown(scores.summarise(found))
+
+
 def test_a_table_that_is_too_wide_becomes_several():
     made = tables.side_by_side(["name"], [["x"], ["y"]], {"one": ["1", "2"], "two": ["3", "4"]}, width=14)
     assert made == [

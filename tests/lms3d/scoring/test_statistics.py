@@ -40,13 +40,57 @@ def test_comparisons_are_those_of_scipy():
     one = random.random(30)
     other = one + random.normal(0.05, 0.05, 30)
     found = statistics.compare(one, other, margin=0.01)
-    assert found.p == stats.wilcoxon(other - one).pvalue < 0.01
+    assert found.p == pytest.approx(stats.wilcoxon(other - one, method="exact").pvalue, rel=1e-12)
+    assert found.p < 0.01
     assert found.cases == 30
     assert found.p_equal > 0.9
     assert found.low < found.difference < found.high
     same = statistics.compare(one, one, margin=0.01)
     assert (same.p, same.difference, same.ranks) == (1, 0, 0)
     assert same.p_equal < 0.001
+
+
+@pytest.mark.parametrize("equal", [0, 4, 18])
+def test_the_p_of_ties_and_zeros_is_exact(equal):
+    """scipy's permutation test counts every assignment of signs. With ties or zeros its default from 14 cases on is normal."""
+    changed = np.array([1, 1, 2, -1, 3, 3, 2, 1, 1, -2, 4, 1]) / 10
+    every = stats.wilcoxon(changed, method=stats.PermutationMethod(n_resamples=2**12)).pvalue
+    found = statistics.compare(np.zeros(12 + equal), np.append(changed, np.zeros(equal)), margin=0.01)
+    assert found.p == pytest.approx(every, rel=1e-12)
+    assert (found.cases, found.differing) == (12 + equal, 12)
+
+
+def test_many_cases_have_the_normal_law():
+    difference = np.random.default_rng(0).normal(0.05, 1, statistics.MOST_EXACT + 1)
+    exact, normal = (statistics.compare(0 * part, part, margin=0.01).p for part in (difference[:-1], difference))
+    assert normal == stats.wilcoxon(difference, method="asymptotic").pvalue
+    assert exact == pytest.approx(stats.wilcoxon(difference[:-1], method="exact").pvalue, rel=1e-9)
+
+
+def test_the_last_bit_of_a_sum_makes_no_difference():
+    """0.3 - 0.2 and 0.2 - 0.1 are ties, and scores that differ by 1e-16 are equal, whatever the margin is."""
+    one, other = np.array([0.2, 0.1, 0.4, 0.2, 0.3, 0.6]), np.array([0.3, 0.2, 0.5, 0.1, 0.2, 0.4])
+    assert statistics.compare(one, other, margin=0.01).ranks == pytest.approx((3 * 3 - 2 * 3 - 6) / 21)
+    base = np.random.default_rng(0).uniform(0.5, 0.9, 20)
+    found = scores_of(a=base, b=base + 1e-16 * np.arange(1, 21))
+    (row,) = comparisons.table(found, {"a": ["a"], "b": ["b"]}, margin=0.0).to_dict("records")
+    assert (row["p"], row["difference"], row["low"], row["high"]) == (1, 0, 0, 0)
+    assert "better" not in row["verdict"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_the_verdict_does_not_hang_on_the_order_of_the_sides(seeds):
+    """Half of these pairs are near the limit of 5 %."""
+    for number in range(40):
+        random = np.random.default_rng(number)
+        base = random.uniform(0.5, 0.9, (int(random.integers(8, 30)), 1))
+        one, other = (
+            base + random.normal(0, 0.03, (len(base), many)) + random.normal(shift, 0.01, many)
+            for shift, many in ((0.0, 3), (0.015, seeds))
+        )
+        there, back = (statistics.compare(*pair, margin=0.005) for pair in ((one, other), (other, one)))
+        assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)
+        assert (back.p, back.p_equal) == pytest.approx((there.p, there.p_equal), rel=1e-9)
 
 
 def test_two_one_sided_tests_are_those_of_the_normal_law():
@@ -153,6 +197,41 @@ def verdict_of(found, **units):
     """The verdict on models whose labels end in their seeds."""
     seeds = {label: int(label[-1]) for labels in units.values() for label in labels if label[-1].isdigit()}
     return comparisons.table(found, units, margin=0.01, seeds=seeds)["verdict"].item()
+
+
+@pytest.mark.parametrize(
+    ("changed", "p", "verdict"),
+    [
+        (6, 2**-5, "second is better"),
+        (5, 2**-4, "too few cases differ: 1 test needs 6"),
+        (1, 1, "too few cases differ: 1 test needs 6"),
+    ],
+)
+def test_cases_without_a_difference_show_none(changed, p, verdict):
+    """24 cases of which a few change from 0 to 1. The normal law would say 0.014 for six."""
+    found = scores_of(a=np.zeros(24), b=np.repeat([1.0, 0.0], [changed, 24 - changed]))
+    (row,) = comparisons.table(found, {"a": ["a"], "b": ["b"]}, margin=0.01).to_dict("records")
+    assert (row["p"], row["differing"]) == (p, changed)
+    assert row["verdict"] == f"{verdict} {comparisons.ONE_SEED}"
+
+
+def test_three_regions_need_more_than_six_changed_cases():
+    parts = [
+        scores_of(a=np.zeros(24), b=np.repeat([1.0, 0.0], [6, 18])).assign(region=region)
+        for region in ("WT", "TC", "ET")
+    ]
+    found = comparisons.table(pd.concat(parts), {"a": ["a"], "b": ["b"]}, margin=0.01)
+    assert set(found["verdict"]) == {f"too few cases differ: 3 tests need 7 {comparisons.ONE_SEED}"}
+
+
+def test_without_cases_there_is_no_verdict():
+    nothing = scores_of(a=np.full(5, np.nan), b=np.full(5, np.nan))
+    units = {"a": ["a"], "b": ["b"]}
+    assert comparisons.table(nothing, units, margin=0.01)["verdict"].tolist() == ["no cases"]
+    both = pd.concat([nothing, table(["a", "b"], 30, "TC", shift=0.1)])
+    assert comparisons.table(both, units, margin=0.01)["verdict"].tolist() == [
+        "no cases", f"second is better {comparisons.ONE_SEED}",
+    ]  # fmt: skip
 
 
 def test_the_winner_of_ranks_is_not_the_loser_of_means():

@@ -60,6 +60,24 @@ def test_a_tensor_that_is_cheaper_to_recompute():
     )
 
 
+@pytest.mark.parametrize(("action", "hidden", "recompute", "reason"), [
+    ("recompute", 6.0, 3.0, "; that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"),
+    ("swap", 6.0, 1.0, "; that looks cheaper, but the plan was chosen by the whole step"),
+    ("recompute", 6.0, 1.0, "6.0 s of which idle links could hide"),
+    ("swap", 6.0, 3.0, "computing it again would take 3.0 s"),
+])  # fmt: skip
+def test_an_alternative_that_looks_cheaper_and_was_not_taken(action, hidden, recompute, reason):
+    """2 of 8 s of transfers are not hidden."""
+    problem = reduce(waiting(made_in=1, waits=1), SECONDS)
+    buffer = next(b for b in problem.buffers if b.root == "a:0")
+    made = Decision(
+        tensor="a:0", bytes=4 * MIB, action=action, swap_seconds=8.0, hidden_seconds=hidden, recompute_seconds=recompute
+    )
+    said = reasons.of_buffer(made, buffer, problem, sources=(), peak_at="big", rule="")
+    assert said.endswith(reason)
+    assert "cheaper" not in reasons.of_buffer(made, buffer, problem, sources=(), peak_at="big", rule="a rule")
+
+
 @pytest.mark.parametrize(("options", "action", "part"), [
     ({"stateful": True}, "swap", "it cannot be computed again, because a has a state, such as a variable"),
     ({"type": "RandomUniform"}, "swap", "it cannot be computed again, because a draws random numbers"),
