@@ -5,8 +5,8 @@
 
 COMPILE-1  A program consists of ops that make each element from elements in its place, sums along axes, and views. Their shapes
            are known, they have no effects, and their tensors hold floating-point numbers or booleans. Ops in which XLA loses a NaN
-           are left out: Max, Min, and the gradients of ReLU and ReLU6, which XLA masks. A program waits for the ops that its ops
-           waited for, and whoever waited for one of them waits for the program.
+           are left out: Max, Min, Maximum and Minimum of two tensors, and the gradients of ReLU and ReLU6, which XLA masks. A
+           program waits for the ops that its ops waited for, and whoever waited for one of them waits for the program.
 COMPILE-2  A program is taken if it takes no more time than its ops one by one, does not raise the peak of the step, and clearly
            saves time, bytes of the peak, or bytes that are kept for it.
 COMPILE-3  Chains are first tried with sums. Those that were not taken are tried again without: XLA's sums are slow on some
@@ -66,6 +66,7 @@ KINDS = {
     **_kinds(REDUCTION, "BiasAddGrad LogSoftmax Mean Prod Softmax Sum"),
     **_kinds(VIEW, "ExpandDims Identity PreventGradient Reshape Squeeze StopGradient"),
 }
+_WITH_A_CONSTANT = frozenset({"Maximum", "Minimum"})  # of two tensors XLA loses a NaN in the second one
 _DTYPES = frozenset({tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.bool})
 _ROUNDS = (frozenset({ELEMENTWISE, REDUCTION, VIEW}), frozenset({ELEMENTWISE, VIEW}))  # COMPILE-3
 
@@ -185,7 +186,9 @@ def _fusible(
         op = graph.get_operation_by_name(name)
         if KINDS.get(op.type) in kinds and name not in last and _may_compile(op, device):
             constants = {t.name: _constant(t) for t in op.inputs}
-            if all(_is_data(t) or constants[t.name] is not None for t in op.inputs):
+            folds = [constants[t.name] is not None for t in op.inputs]
+            loses_nan = op.type in _WITH_A_CONSTANT and not any(folds)
+            if not loses_nan and all(fold or _is_data(t) for fold, t in zip(folds, op.inputs, strict=True)):
                 found[name] = KINDS[op.type]
                 folded |= {n: value for n, value in constants.items() if value is not None}
     return Fusible(kinds=found, folded=frozenset(folded)), folded

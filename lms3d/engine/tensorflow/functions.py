@@ -198,8 +198,13 @@ def _add_in_order(inputs: Sequence[tf.Tensor], name: str | None = None) -> tf.Te
 # -- copies of ops, in functions of their own --------------------------------------------------------------------------
 
 
-def copy_ops(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def copy_ops(
+    ops: Sequence[tf.Operation],
+    given: Mapping[str, tf.Tensor],
+    corrected: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda made: made.outputs,
+) -> dict[str, tf.Tensor]:
     """Copies `ops` into the graph that is being traced. given: name of a tensor that they read -> the tensor to read instead.
+    corrected: a copy -> the tensors that others read instead of its outputs.
 
     Returns name of a tensor -> the tensor that stands for it: the given ones, and the outputs of the copies.
     """
@@ -210,7 +215,7 @@ def copy_ops(ops: Sequence[tf.Operation], given: Mapping[str, tf.Tensor]) -> dic
         made = graph._create_op_internal(op.type, inputs, dtypes, attrs=attributes, op_def=op.op_def)
         for old, new in zip(op.outputs, made.outputs, strict=True):
             new.set_shape(old.shape)
-            tensors[old.name] = new
+        tensors |= zip((t.name for t in op.outputs), corrected(made), strict=True)
     return tensors
 
 

@@ -1,6 +1,8 @@
 """Groups of ops as programs that XLA compiles: how they are made, and their costs, compiled and one by one.
 
-PROGRAM-1  A program holds copies of the ops. Their arguments and small constants are constants in it.
+PROGRAM-1  A program holds copies of the ops. Their arguments and small constants are constants in it. TensorFlow's gradients of
+           Sqrt, Rsqrt and Reciprocal are 0 wherever nothing comes from above, also at 0; XLA's are NaN there, so a program masks
+           them.
 PROGRAM-2  Equal programs have one name, so that a process compiles them once, however often a step is traced.
 PROGRAM-3  A group is not compiled if XLA has no kernel for an op of it, or if its program fails alone for another reason.
 PROGRAM-4  The ops and the program are timed on random numbers in turn, several times, and the fastest run of each counts. The times
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +37,8 @@ log = logging.getLogger("lms3d")
 
 _VERSION = 1
 
+_MASKED_GRADIENTS = frozenset({"ReciprocalGrad", "RsqrtGrad", "SqrtGrad"})
+
 Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
 
@@ -47,6 +51,14 @@ class Pair:
     workspace_bytes: int
 
 
+def _masked(made: tf.Operation) -> Sequence[tf.Tensor]:
+    """The outputs of a copied op, as TensorFlow's kernel has them (PROGRAM-1)."""
+    if made.type not in _MASKED_GRADIENTS:
+        return made.outputs
+    _, above = made.inputs
+    return [tf.where(above == 0, tf.zeros_like(above), made.outputs[0])]
+
+
 class ProgramCandidate:
     """A program that the step may have. folded: values of the tensors that it holds as constants."""
 
@@ -56,16 +68,13 @@ class ProgramCandidate:
     @cached_property
     def body(self) -> Function:
         """The function that is compiled."""
-        return self._function([*self.program.rematerialised, *self.program.computed], self.program.inputs)
+        names = [*self.program.rematerialised, *self.program.computed]
+        return self._function(names, self.program.inputs, _masked)
 
     @cached_property
     def plain(self) -> Function:
         """The ops as they were traced."""
-        return (
-            self._function(self.program.computed, self.program.plain_inputs)
-            if self.program.rematerialised
-            else self.body
-        )
+        return self._function(self.program.computed, self.program.plain_inputs)
 
     @cached_property
     def compiled(self) -> functions.XlaProgram:
@@ -81,15 +90,20 @@ class ProgramCandidate:
         names = {*self.program.inputs, *self.program.plain_inputs, *self.program.outputs}
         return sum(size(self.graph.get_tensor_by_name(name)) or 0 for name in names)
 
-    def _function(self, names: Sequence[str], inputs: Sequence[str]) -> Function:
-        """A function of copies of these ops (PROGRAM-1)."""
+    def _function(
+        self,
+        names: Sequence[str],
+        inputs: Sequence[str],
+        corrected: Callable[[tf.Operation], Sequence[tf.Tensor]] = lambda made: made.outputs,
+    ) -> Function:
+        """A function of copies of these ops (PROGRAM-1). corrected: see `functions.copy_ops`."""
         ops = [self.graph.get_operation_by_name(name) for name in names]
         read = {t.name: t for op in ops for t in op.inputs}
 
         def run(*passed: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(inputs, passed, strict=True))
             given |= {n: tf.constant(self.folded[n], t.dtype) for n, t in read.items() if n in self.folded}
-            tensors = functions.copy_ops(ops, given)
+            tensors = functions.copy_ops(ops, given, corrected)
             return [tensors[name] for name in self.program.outputs]
 
         return functions.trace(run, *(self._spec(name) for name in inputs))

@@ -171,6 +171,65 @@ def test_no_kind_of_op_loses_a_nan():
     assert lost == []
 
 
+@pytest.mark.parametrize("above", [0.0, 1.0])
+def test_no_kind_of_gradient_finds_a_nan_of_its_own(above):
+    masked = {f"{kind}Grad" for kind in ("Sqrt", "Rsqrt", "Reciprocal")}  # by the program: the next test
+    kinds = [k for k in compiling.KINDS if k.endswith("Grad") and k not in masked | {"BiasAddGrad"}]
+
+    def gradients(x: tf.Tensor, other: tf.Tensor) -> dict[str, tf.Tensor]:
+        raws = {kind: getattr(tf.raw_ops, kind) for kind in kinds}
+        names = {kind: list(inspect.signature(raw).parameters)[:2] for kind, raw in raws.items()}
+        return {
+            f"{kind} {i}": raws[kind](**dict(zip(names[kind], two, strict=True)))
+            for kind, (i, two) in itertools.product(kinds, enumerate([(x, other), (other, x)]))
+        }
+
+    x = tf.constant([[0.0, 1.0, -1.0, np.inf], [2.0, -3.0, -0.0, 0.5]])
+    plain = tf.function(gradients, autograph=False)(x, tf.fill(x.shape, above))
+    compiled = tf.function(gradients, autograph=False, jit_compile=True)(x, tf.fill(x.shape, above))
+    assert len(plain) >= 10
+    found = [n for n in plain if np.any(np.isnan(compiled[n].numpy()) & ~np.isnan(plain[n].numpy()))]
+    assert found == []
+
+
+@pytest.mark.parametrize("of", [tf.sqrt, tf.math.rsqrt, tf.math.reciprocal])
+def test_a_masked_loss_has_no_nan_in_its_gradient(of, monkeypatch):
+    """Where nothing comes from above, TensorFlow's gradient of a square root of 0 is 0."""
+    costs(monkeypatch, lambda _: FAST)
+
+    def gradient(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = of(x) * mask
+        return tape.gradient(y, x) * 2.0
+
+    x = np.array([0.0, 4.0] * (np.prod(SPEC.shape) // 2), np.float32).reshape(SPEC.shape)
+    function, plain = traced(gradient, SPEC, SPEC), traced(gradient, SPEC, SPEC)
+    assert compile_step(function).changed
+    got, expected = (functions.make_function(f)(tf.constant(x), tf.sign(x)).numpy() for f in (function, plain))
+    assert np.isfinite(expected).all() and expected.any()
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [tf.maximum, tf.minimum])
+def test_a_maximum_of_two_tensors_keeps_its_nan(kind, monkeypatch):
+    """XLA loses one in the second operand, unless that is a constant."""
+    costs(monkeypatch, lambda _: FAST)
+    x, y = np.full(SPEC.shape, np.nan, np.float32), np.ones(SPEC.shape, np.float32)
+
+    def two(a, b):
+        return tf.tanh(kind(a * 2.0, tf.exp(b) + 1.0)) * 0.5
+
+    def with_a_constant(a, b):
+        return tf.tanh(kind(0.0, a * 2.0 + b)) * 0.5
+
+    for of in (two, with_a_constant):
+        for first, second in ((x, y), (y, x)):
+            function = traced(of, SPEC, SPEC)
+            assert compile_step(function).changed
+            assert np.isnan(functions.make_function(function)(tf.constant(first), tf.constant(second)).numpy()).all()
+
+
 def _of_each_kind(x: tf.Tensor) -> dict[str, tf.Tensor]:
     """The results of all kinds with one or two tensors, and of the sums; the other tensor is of no special number."""
     found = {}
