@@ -9,7 +9,7 @@ is better at swapping what waits longest, within seconds at most; a short search
   written there can be moved: swapped, recomputed, brought back later, written out at once, split into more copies, or both
   swapped and recomputed (`moves`). Take the move that removes the most excess bytes for the least added cost.
 - PLAN-2: If no single move helps, try pairs: a move, then one at the event that is the highest after it.
-- PLAN-3: Once the bytes fit, undo each move that is no longer needed, the dearest first.
+- PLAN-3: Once the bytes fit, undo each move that is no longer needed, the dearest first, or let neighbouring copies become one.
 - PLAN-4: Change one decision, hold it, repair by PLAN-1 and undo by PLAN-3; keep the result if it costs less. Repeat until nothing
   is gained or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`replay`). If the pieces of a plan do not fit, as many of its choices as possible

@@ -149,6 +149,8 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
         yield Choice(Mode.RECOMPUTE)
     if choice.mode is not Mode.SWAP and buffer.swappable:
         yield Choice(Mode.SWAP)
+    if choice.mode is not Mode.KEEP:
+        yield from shared(schedule, b, choice)
     if choice.mode is Mode.KEEP or not (buffer.swappable and buffer.recomputable):
         return
     back = [c for c in schedule.copies if c.buffer == b and c.number]
@@ -159,6 +161,18 @@ def others(problem: Problem, schedule: Schedule, b: int, choice: Choice) -> Iter
         anchors = recomputed ^ {copy.readers[0].anchor}
         if 0 < len(anchors) < len(back):
             yield replace(choice, mode=Mode.SWAP, recompute_at=tuple(sorted(anchors)))
+
+
+def shared(schedule: Schedule, b: int, choice: Choice) -> Iterator[Choice]:
+    """Choices with fewer copies: two neighbours become one, which lives from the first reader to the last.
+
+    A recomputed copy is no longer recomputed twice, nor are its parents. What is read in the tier takes nothing that sharing saves.
+    """
+    copies = sorted((c for c in schedule.copies if c.buffer == b and c.bytes), key=lambda c: c.number)
+    spans = [(c.readers[0].anchor, c.readers[-1].anchor) for c in copies if c.number]
+    gaps = {start - end for (_, end), (start, _) in itertools.pairwise(spans)}
+    for gap in sorted(gap for gap in gaps if choice.cuts(gap, first=False)):
+        yield replace(choice, later_split=gap)
 
 
 def _recompute_copy(choice: Choice, copy: Copy) -> Choice:

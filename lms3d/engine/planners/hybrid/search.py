@@ -82,10 +82,10 @@ class Search(Descent):
     def give_back(
         self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Good = anything
     ) -> Draft:
-        """The plan without the moves that are no longer needed (PLAN-3). good: what a plan must be besides within the budget."""
+        """The plan without moves and copies that are not needed (PLAN-3). good: what a plan must be besides within the budget."""
         here = Draft(choices, schedule)
         for b, choice in self._dearest_first(choices):
-            for easier in moves.easier(choice):
+            for easier in (*moves.easier(choice), *moves.shared(here.schedule, b, choice)):
                 if self.late:
                     return here
                 after = self.build(moves.changed(here.choices, b, easier))

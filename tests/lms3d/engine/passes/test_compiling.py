@@ -207,7 +207,8 @@ def test_a_masked_loss_has_no_nan_in_its_gradient(of, monkeypatch):
     function, plain = traced(gradient, SPEC, SPEC), traced(gradient, SPEC, SPEC)
     assert compile_step(function).changed
     got, expected = (functions.make_function(f)(tf.constant(x), tf.sign(x)).numpy() for f in (function, plain))
-    assert np.isfinite(expected).all() and expected.any()
+    assert np.isfinite(expected).all()
+    assert expected.any()
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
+
 from lms3d.engine.ir import Op
 from lms3d.engine.planners.hybrid import moves
 from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
@@ -32,7 +34,7 @@ def three_gaps(machine=SECONDS) -> Problem:
 def others(choice: Choice, machine=SECONDS) -> set[tuple[Mode, tuple[int, ...]]]:
     problem = three_gaps(machine)
     schedule = build(problem, {0: choice}, machine)
-    return {(c.mode, c.recompute_at) for c in moves.others(problem, schedule, 0, choice)}
+    return {(c.mode, c.recompute_at) for c in moves.others(problem, schedule, 0, choice) if not c.later_split}
 
 
 def test_one_copy_more_or_less_is_computed_again():
@@ -49,6 +51,24 @@ def test_one_copy_more_or_less_is_computed_again():
 def test_what_is_read_where_it_lies_is_not_computed_again():
     """But for the first time, for which it may not be written yet."""
     assert others(Choice(Mode.SWAP), MAPPED) == {(Mode.KEEP, ()), (Mode.RECOMPUTE, ()), (Mode.SWAP, (6,))}
+
+
+def test_neighbouring_copies_may_become_one():
+    """The copies at 6, 12 and 18 lie equally far apart; from the shared one on, no gap is cut any longer."""
+    problem, alone = three_gaps(), Choice(Mode.RECOMPUTE)
+    schedule = build(problem, {0: alone}, SECONDS)
+    together = Choice(Mode.RECOMPUTE, later_split=6)
+    assert list(moves.shared(schedule, 0, alone)) == [together]
+    assert together in moves.others(problem, schedule, 0, alone)
+    shared = build(problem, {0: together}, SECONDS)
+    assert [len(c.readers) for c in shared.copies if c.buffer == 0] == [1, 3]
+    assert schedule.seconds - shared.seconds == pytest.approx(2 * problem.buffers[0].seconds)
+    assert list(moves.shared(shared, 0, together)) == []
+
+
+def test_what_is_read_in_the_tier_is_not_shared():
+    schedule = build(three_gaps(MAPPED), {0: Choice(Mode.SWAP)}, MAPPED)
+    assert list(moves.shared(schedule, 0, Choice(Mode.SWAP))) == []
 
 
 def test_easier_choices_let_go_of_one_at_a_time():
