@@ -118,7 +118,7 @@ def of_gpu(half_precision: str, memory_bytes: int, *, with_peers: bool = False) 
         limits_side=192,
         limits_mib=LIMITS_MIB,
         rival_mib=LIMITS_MIB[0],
-        refused_mib=512,  # the floor was 632 MiB on an H200
+        refused_mib=192,  # the weights, their slots and the batch alone take 223
         large=CubeUnderLimit(side=256, limit_mib=small_mib),
         half=CubeUnderLimit(side=192, limit_mib=3072),
         small_mib=small_mib,

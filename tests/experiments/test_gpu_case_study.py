@@ -458,7 +458,7 @@ def test_the_floor_is_the_smallest_limit_that_lms_names(tmp_path, child):
     done = made(tmp_path, Refuses)
     done.run(8, only=["limits"])
     last = [r for r in tables.results(done.trainings.found, "limits", done.scale) if r.part.method == methods.LMS][-2:]
-    assert [(r.part.limit_mib, r.outcome) for r in last] == [(512, "does not fit"), (689, "out of memory")]
+    assert [(r.part.limit_mib, r.outcome) for r in last] == [(192, "does not fit"), (689, "out of memory")]
 
 
 class Watched(Imitation):
