@@ -165,7 +165,10 @@ def _compile(compiler: str, path: Path) -> None:
         flag.replace("-I", "-isystem", 1) if flag.startswith("-I") else flag
         for flag in tf.sysconfig.get_compile_flags()
     ]
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="compiling-") as scratch:
+    prefix = f"compiling-{path.stem}-"
+    for dead in path.parent.glob(f"{prefix}*"):  # of a process that was killed: this one holds the lock
+        shutil.rmtree(dead, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as scratch:
         made = Path(scratch) / path.name
         command = [
             compiler, *_FLAGS, *[f for f in headers if not f.startswith("--std")], *map(str, sorted(SOURCES.glob("*.cc"))),

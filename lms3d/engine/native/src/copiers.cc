@@ -27,10 +27,17 @@ struct Copiers::Job {
 };
 
 Copiers::Copiers(size_t part_bytes, size_t most_parts) : part_bytes_(part_bytes), most_parts_(most_parts) {
-  for (size_t i = 1; i < most_parts; ++i) helpers_.emplace_back([this] { Help(); });
+  try {
+    for (size_t i = 1; i < most_parts; ++i) helpers_.emplace_back([this] { Help(); });
+  } catch (...) {  // the system has no more threads
+    End();
+    throw;
+  }
 }
 
-Copiers::~Copiers() {
+Copiers::~Copiers() { End(); }
+
+void Copiers::End() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;

@@ -29,6 +29,7 @@ class Copiers {
  private:
   struct Job;
 
+  void End();
   void Help();
   void Work(Job& job);
 

@@ -52,24 +52,22 @@ class Files : public FileLane {
  public:
   explicit Files(const FileSettings& settings)
       : settings_(settings), copiers_(std::make_shared<Copiers>(settings.part_bytes, settings.most_parts)) {
-    for (Way* way : {&out_, &in_}) way->thread = std::thread([this, way] { Run(*way); });
+    try {
+      for (Way* way : {&out_, &in_}) way->thread = std::thread([this, way] { Run(*way); });
+    } catch (...) {  // the system has no more threads
+      End();
+      throw;
+    }
   }
 
-  ~Files() override {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      closing_ = true;
-    }
-    for (Way* way : {&out_, &in_}) way->changed.notify_all();
-    for (Way* way : {&out_, &in_}) way->thread.join();
-  }
+  ~Files() override { End(); }
 
   Failure Reserve(int64_t number, size_t bytes) override {
     std::lock_guard<std::mutex> lock(mutex_);
     const std::string path = settings_.folder + "/" + std::to_string(number) + ".bin";
     try {
       slots_[number].file = std::make_shared<SwapFile>(path, bytes, settings_, copiers_);
-    } catch (const std::runtime_error& error) {
+    } catch (const std::exception& error) {
       slots_.erase(number);
       return std::string(error.what()) + " while mapping " + std::to_string(bytes) + " bytes";
     }
@@ -203,6 +201,17 @@ class Files : public FileLane {
   }
 
  private:
+  void End() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+    }
+    for (Way* way : {&out_, &in_}) {
+      way->changed.notify_all();
+      if (way->thread.joinable()) way->thread.join();
+    }
+  }
+
   struct Way {
     std::deque<Transfer> queue;
     bool busy = false;  // LANE-1

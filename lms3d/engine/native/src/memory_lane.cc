@@ -140,17 +140,15 @@ class Emulated : public Lane {
  public:
   Emulated(double out_rate, double in_rate, double latency, const std::string& bus)
       : ways_{Way(out_rate, latency, bus.empty() ? bus : bus + "/out"), Way(in_rate, latency, bus.empty() ? bus : bus + "/back")} {
-    for (Way& way : ways_) way.thread = std::thread([this, &way] { Run(way); });
+    try {
+      for (Way& way : ways_) way.thread = std::thread([this, &way] { Run(way); });
+    } catch (...) {  // the system has no more threads
+      End();
+      throw;
+    }
   }
 
-  ~Emulated() override {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      closing_ = true;
-    }
-    changed_.notify_all();
-    for (Way& way : ways_) way.thread.join();
-  }
+  ~Emulated() override { End(); }
 
   Failure Reserve(int64_t slot, size_t bytes) override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -228,12 +226,23 @@ class Emulated : public Lane {
     std::thread thread;
   };
 
+  void End() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    for (Way& way : ways_) {
+      if (way.thread.joinable()) way.thread.join();
+    }
+  }
+
   Failure Place(int64_t slot, size_t bytes) {
     auto& block = blocks_[slot];
     if (block && block->bytes == bytes) return {};
     try {
       block = std::make_shared<Block>(bytes);
-    } catch (const std::runtime_error& error) {
+    } catch (const std::exception& error) {
       blocks_.erase(slot);
       return "no memory for " + std::to_string(bytes) + " bytes that are swapped out: " + error.what();
     }

@@ -74,11 +74,14 @@ class Ends {
   bool on_gpu_ = false;
 };
 
+const char kNoBytes[] = "a tensor of strings, variants or resources has no bytes that can be copied";
 const char kClosed[] = "the swap tier of this function is closed";
 
 class SwapOut : public OpKernel {
  public:
-  explicit SwapOut(OpKernelConstruction* construction) : OpKernel(construction), ends_(construction) {}
+  explicit SwapOut(OpKernelConstruction* construction) : OpKernel(construction), ends_(construction) {
+    OP_REQUIRES(construction, DataTypeCanUseMemcpy(construction->input_type(0)), Failed(kNoBytes));
+  }
   bool IsExpensive() override { return false; }
 
   void Compute(OpKernelContext* context) override {
@@ -101,6 +104,7 @@ class Fetch : public OpKernel {
  public:
   explicit Fetch(OpKernelConstruction* construction) : OpKernel(construction), ends_(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("shape", &shape_));
+    OP_REQUIRES(construction, DataTypeCanUseMemcpy(construction->output_type(0)), Failed(kNoBytes));
   }
   bool IsExpensive() override { return false; }
 

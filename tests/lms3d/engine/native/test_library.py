@@ -110,7 +110,7 @@ def test_those_who_start_together_compile_once(anew, compiler, tmp_path):
     assert stat.S_IMODE(anew.stat().st_mode) == 0o700
 
 
-def test_a_compilation_that_was_killed_leaves_nothing_that_counts(anew, compiler, tmp_path):
+def test_a_compilation_that_was_killed_leaves_nothing_behind(anew, compiler, tmp_path):
     compiler(f'echo half > "$out"; touch {tmp_path}/begun; sleep 60')
     code = "from lms3d.engine.native.library import compiled; compiled()"
     killed = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
@@ -123,6 +123,7 @@ def test_a_compilation_that_was_killed_leaves_nothing_that_counts(anew, compiler
     script = (tmp_path / "cxx").read_text()
     (tmp_path / "cxx").write_text(script.replace("echo half", "echo whole").replace("sleep 60", ""))
     assert library.compiled().read_text() == "whole\n"
+    assert not [*anew.glob("compiling-*")]
 
 
 def test_a_folder_in_which_others_may_write_is_refused(anew, compiler):
