@@ -131,17 +131,29 @@ def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
 
 class Touched(NamedTuple):
     """The storages (by root) that a running op reads, and those that it makes and no op reads; whether it allocates or frees
-    any."""
+    any; its workspace, to be given back."""
 
     read: list[str]
     unread: list[str]
     changes: bool
+    workspace: Change
+
+
+class Change(NamedTuple):
+    """A piece of memory that is taken (bytes > 0), given back (< 0), or taken over from `source` (0).
+
+    name: of a storage (its root), or of an op, for its workspace.
+    """
+
+    name: str
+    bytes: int
+    source: str = ""
 
 
 class LiveStorages:
     """The storages that are live while ops run one by one, in any order: `begin` and `finish` each of them.
 
-    live_bytes: live now; peak_bytes: the most so far, workspaces included.
+    live_bytes: live now; peak_bytes: the most so far, workspaces included. changes: what was taken and given back so far, in order.
     """
 
     def __init__(self, graph: StepGraph) -> None:
@@ -150,6 +162,7 @@ class LiveStorages:
         self._pending = {root: len(store.readers) for root, store in self.stores.items()}
         # LIVE-5: a storage that stays, or that an op took over, is not freed.
         self._stay = {root for root, store in self.stores.items() if store.resident or store.returned}
+        self.changes: list[Change] = []
         self._made: set[str] = set()  # a loop reads a tensor of its last round before it makes the next
 
     def begin(self, op: Op) -> Touched:
@@ -167,9 +180,14 @@ class LiveStorages:
         if reused is not None:  # LIVE-3
             self._stay.add(reused)
             self.live_bytes -= self.stores[reused].bytes
+        for name in made:
+            taken_over = reused is not None and name == op.outputs[0].name
+            self.changes.append(Change(name, 0, reused or "") if taken_over else Change(name, self.stores[name].bytes))
+        if op.workspace_bytes:
+            self.changes.append(Change(op.name, op.workspace_bytes))
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + op.workspace_bytes)
         unread = [name for name in made if self._pending[name] == 0 and name not in self._stay]
-        return Touched(read, unread, bool(made or dying))
+        return Touched(read, unread, bool(made or dying), Change(op.name, -op.workspace_bytes))
 
     def finish(self, touched: Touched) -> None:
         """Free the storages without remaining readers (LIVE-5)."""
@@ -179,6 +197,9 @@ class LiveStorages:
             root for root in touched.read if self._pending[root] == 0 and root in self._made and root not in self._stay
         ]
         self.live_bytes -= self._bytes(ended) + self._bytes(touched.unread)
+        if touched.workspace.bytes:
+            self.changes.append(touched.workspace)
+        self.changes += [Change(root, -self.stores[root].bytes) for root in (*ended, *touched.unread)]
 
     def _bytes(self, found: list[str]) -> int:
         return sum(self.stores[root].bytes for root in found)

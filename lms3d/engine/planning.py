@@ -106,13 +106,14 @@ def _after_and_before(study: Study, outcome: Outcome, planned: PlannedStep | Non
 
 
 def _simulated(study: Study, planned: PlannedStep) -> tuple[Figures, Figures]:
-    graph, machine, before = study.request.graph, study.request.machine, study.unedited_figures
+    request, before = study.request, study.unedited_figures
+    graph, machine = request.graph, request.machine
     plan, run, unedited = planned.plan, planned.run, simulate(graph, machine)
     longer = run.seconds - unedited.seconds
     nodes = len(plan.swap_outs) + len(plan.swap_ins)
     copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes)
     after = Figures(
-        peak_bytes=run.peak_bytes,
+        peak_bytes=request.settings.pool.place_simulated(planned.graph, run, request.limit_bytes).peak_bytes,
         step_seconds=before.step_seconds + longer + copying,
         stall_seconds=max(0.0, longer),
         timeline_bytes=run.timeline_bytes,

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from lms3d.device.pool_layout import FIRST_REGIONS_BYTES, MOST_WASTE_BYTES
 from lms3d.engine.effort import Account
+from lms3d.engine.ir import StepGraph
 from lms3d.engine.step_model import replay
 from lms3d.engine.step_model.allocator import CPU_REGIONS, GPU_REGIONS, LIMITED_GPU_REGIONS, PoolRegions
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.replay import Placement
 from lms3d.engine.step_model.schedule import Schedule
+from lms3d.engine.step_model.simulate import SimulatedStep
 from lms3d.engine.tuning import ACCIDENT, RESERVE, RESERVE_IN_TURN, RESERVE_ON_GPU
 
 _MIB = 1 << 20
@@ -59,6 +61,14 @@ class Pool:
             account.charge_replay(len(problem.anchors), len(schedule.copies), placed.replays)
         fits = placed.fits and placed.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN)
         return Placement(fits, max(placed.peak_bytes, schedule.peak_bytes), placed.replays)
+
+    def place_simulated(self, graph: StepGraph, run: SimulatedStep, limit_bytes: int) -> Placement:
+        """Whether a simulated step of `graph` fits in a limit, and its peak."""
+        usable = self.usable_bytes(limit_bytes)
+        if self.regions is None or run.peak_bytes > usable:
+            return Placement(run.peak_bytes <= usable, run.peak_bytes, replays=0)
+        placed = replay.replay_changes(run.changes, graph.resident_bytes, usable, self.regions)
+        return Placement(placed.fits, max(placed.peak_bytes, run.peak_bytes))
 
     def fits(self, problem: Problem, schedule: Schedule, limit_bytes: int, account: Account | None = None) -> bool:
         """Whether a schedule fits in a limit. account: pays for the replays."""

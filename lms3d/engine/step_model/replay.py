@@ -12,10 +12,12 @@ fixed seeds, in somewhat smaller pools; every replay must fit.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lms3d.engine.ir import producer_name
+from lms3d.engine.liveness import Change
 from lms3d.engine.step_model import ledger
 from lms3d.engine.step_model.allocator import PoolRegions
 from lms3d.engine.step_model.decisions import Mode
@@ -98,6 +100,25 @@ def replay(
                 address[heir] = chunk
             elif chunk is not None:
                 allocator.release(chunk)
+    return Placement(True, allocator.peak)
+
+
+def replay_changes(changes: Iterable[Change], base_bytes: int, limit_bytes: int, regions: PoolRegions) -> Placement:
+    """The replay of a simulated step (`simulate`), which no schedule orders. base_bytes: what is resident before the step."""
+    allocator = regions.begin(base_bytes, limit_bytes)
+    if allocator is None:
+        return Placement(False, base_bytes)
+    address: dict[str, int] = {}
+    for name, size, source in changes:
+        if source in address:
+            address[name] = address.pop(source)
+        elif size < 0 and name in address:
+            allocator.release(address.pop(name))
+        elif size >= regions.smallest_bytes:
+            chunk = allocator.allocate(size)
+            if chunk is None:
+                return Placement(False, allocator.peak)
+            address[name] = chunk
     return Placement(True, allocator.peak)
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from lms3d.engine.cost import Machine, op_seconds
 from lms3d.engine.ir import Op, StepGraph, producer_name
-from lms3d.engine.liveness import LiveStorages, Touched
+from lms3d.engine.liveness import Change, LiveStorages, Touched
 
 _COMPUTE, _OUT, _IN = "compute", "swap out", "swap in"
 LANES = (_COMPUTE, "recompute", _OUT, _IN)
@@ -34,6 +34,7 @@ class SimulatedStep:
 
     busy: for each of `LANES` the (start, end) in seconds of its work, in order; work without a pause is one piece.
     spans: op -> its (start, end), of the ops that take time, in the order in which they start.
+    changes: the pieces of memory that are taken and given back, in order.
     """
 
     peak_bytes: int
@@ -42,6 +43,7 @@ class SimulatedStep:
     timeline_bytes: tuple[int, ...]
     busy: Mapping[str, tuple[tuple[float, float], ...]]
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
 
     @property
     def waiting(self) -> tuple[tuple[float, float], ...]:
@@ -110,7 +112,7 @@ class _Executor:
             self._finish(i, touched, clock)
         times, sizes = zip(*self.timeline, strict=True) if self.timeline else ((), ())
         lanes = {lane: tuple(pieces) for lane, pieces in self.busy.items()}
-        return SimulatedStep(self.live.peak_bytes, clock, times, sizes, lanes, self.spans)
+        return SimulatedStep(self.live.peak_bytes, clock, times, sizes, lanes, self.spans, tuple(self.live.changes))
 
     def _note(self, op: Op, resource: str, start: float, end: float) -> None:
         self.spans[op.name] = start, end

@@ -12,7 +12,7 @@ STREAM-3  Nothing waits on the host. On a processor an operation is complete whe
 
 `passes.rewrite` draws these edges, and checks them. The default planner's plans and the allocator's replay follow this order. The
 simulator (`simulate`) knows no hold: it frees an original when its copy is complete (SIM-4), where TFLMS's plans have their holds
-(TFLMS-8).
+(TFLMS-9).
 """
 
 from __future__ import annotations

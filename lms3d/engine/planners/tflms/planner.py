@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from lms3d.engine.plan import Plan, SwapOut
 from lms3d.engine.planners import Outcome, Planner
 from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.planners.tflms.rules import build
+from lms3d.engine.step_model.pool import NO_POOL, Pool
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
 from lms3d.errors import DoesNotFit
@@ -28,8 +31,8 @@ class TFLMS(Planner):
         if parameters.fixed:
             plan = build(request.graph, parameters, mapped=request.machine.mapped)
         else:
-            plan = autotune(request.graph, parameters, request.limit_bytes, request.machine)
-        return Outcome(plan=hold_until_copied(request.graph, plan, request.machine))
+            plan = autotune(request.graph, parameters, request.limit_bytes, request.machine, request.settings.pool)
+        return Outcome(plan=as_simulated(study, plan))
 
     def no_other_plan(self, parameters: Parameters | None) -> str | None:
         if parameters is None or not parameters.fixed:
@@ -37,13 +40,40 @@ class TFLMS(Planner):
         return "the TFLMS parameters that were given leave one plan: leave some or all of them out to have them tuned"
 
 
-def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine) -> Plan:
-    """The plan of TFLMS's search. The simulator counts what TFLMS's own left out: slots, batches, workspace, transfer times.
+def autotune(
+    graph: StepGraph, parameters: Parameters, limit_bytes: int, machine: Machine, pool: Pool = NO_POOL
+) -> Plan:
+    """The plan of TFLMS's search, for the limit or the largest smaller one whose plan finds room among the pieces of the pool. If
+    there is none such, that of the smallest limit: a step that runs out of memory is planned again.
+
+    The simulator counts what TFLMS's own left out: slots, batches, workspace, transfer times.
+    """
+    budget_bytes = int(limit_bytes * tuning.TFLMS_SAFETY)
+
+    def has_room(plan: Plan) -> bool:
+        step = edit.apply(graph, plan)
+        return pool.place_simulated(step, simulate(step, machine), limit_bytes).fits
+
+    plan: Plan | None = None
+    for share in tuning.TFLMS_BUDGETS:
+        found = _within(graph, parameters, int(budget_bytes * share), machine)
+        plan = found or plan
+        if found is None or has_room(found):
+            break
+    if plan is None:
+        raise DoesNotFit(
+            f"TFLMS's parameters cannot make the step fit in {limit_bytes / (1 << 20):,.0f} MiB; "
+            "raise the memory limit or leave the TFLMS parameters out (the default planner also recomputes)"
+        )
+    return plan
+
+
+def _within(graph: StepGraph, parameters: Parameters, budget_bytes: int, machine: Machine) -> Plan | None:
+    """The plan of TFLMS's search, by bytes alone; None if there is none.
 
     (1) If the step fits as it is: the empty plan. (2) At threshold 1, raise sync_mode until it fits. (3) Take the largest threshold
     that fits, then the largest ahead, by binary search. (4) groupby: all levels if that fits, else the largest number that does.
     """
-    budget_bytes = int(limit_bytes * tuning.TFLMS_SAFETY)
     start = replace(
         parameters,
         swapout_threshold=parameters.swapout_threshold or 1,
@@ -62,10 +92,7 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     modes = range(4) if parameters.sync_mode is None else [parameters.sync_mode]
     mode = next((m for m in modes if fits(replace(start, sync_mode=m))), None)
     if mode is None:
-        raise DoesNotFit(
-            f"TFLMS's parameters cannot make the step fit in {limit_bytes / (1 << 20):,.0f} MiB; "
-            "raise the memory limit or leave the TFLMS parameters out (the default planner also recomputes)"
-        )
+        return None
     chosen = replace(start, sync_mode=mode)
     highest = max(graph.levels.values(), default=1)
     if parameters.swapout_threshold is None:
@@ -81,21 +108,35 @@ def autotune(graph: StepGraph, parameters: Parameters, limit_bytes: int, machine
     return build(graph, chosen, mapped=machine.mapped)
 
 
-def hold_until_copied(graph: StepGraph, plan: Plan, machine: Machine) -> Plan:
-    """The plan that also says when the memory of each original is freed, which TFLMS leaves to TensorFlow's executor.
+def as_simulated(study: Study, plan: Plan) -> Plan:
+    """The plan that also says in which order ops run and memory changes hands, which TFLMS leaves to TensorFlow's executor.
 
-    TFLMS-8  It is freed after the op that runs, by the simulator, when the copy out is complete. A tier in stream order would
-             otherwise hold every original until its copy is due back.
+    TFLMS-8  Large ops run in the order of the simulator: the executor would run ready ops side by side, each with its workspace.
+    TFLMS-9  An original is freed after the op that runs, by the simulator, when the copy out is complete. Its swap-ins take their
+             memory after that. A tier in stream order would otherwise hold every original until its copy is due back.
     """
+    if plan.empty:
+        return plan
+    graph, machine = study.request.graph, study.request.machine
     spans = simulate(edit.apply(graph, plan), machine).spans
     computed = [name for name in spans if name in graph.by_name and not graph.by_name[name].in_loop]
     starts = [spans[name][0] for name in computed]
+    copies: dict[str, list[str]] = defaultdict(list)
+    for back in plan.swap_ins:
+        copies[back.tensor].append(back.name)
 
-    def until(out: SwapOut) -> tuple[str, ...]:
+    def held(out: SwapOut) -> SwapOut:
         begun = bisect.bisect_left(starts, spans[out.name][1]) if out.name in spans else 0
-        return (computed[begun - 1],) if begun else ()
+        until = (computed[begun - 1],) if begun else ()
+        return replace(out, until=until, waiters=(*out.waiters, *copies[out.tensor]))
 
-    return replace(plan, swap_outs=tuple(replace(out, until=until(out)) for out in plan.swap_outs))
+    large = {*study.problem.anchors}
+    ordered = [name for name in computed if name in large]
+    return replace(
+        plan,
+        swap_outs=tuple(map(held, plan.swap_outs)),
+        control_edges=(*plan.control_edges, *itertools.pairwise(ordered)),
+    )
 
 
 def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

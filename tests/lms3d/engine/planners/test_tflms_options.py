@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.planners.tflms import Parameters, autotune, build
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
+from lms3d.engine.step_model.pool import LIMITED_GPU_POOL
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.tuning import TFLMS_SAFETY
 from lms3d.errors import DoesNotFit, InputError
@@ -187,7 +189,54 @@ def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
     fixed = replace(FIXED, swapout_threshold=7)
     request = Settings(limit_bytes=1, planner="tflms", parameters=fixed).request(GRAPH, MACHINE)
     made = make_plan(replace(request, with_floor=False))[0]
-    assert replace(made, swap_outs=tuple(replace(out, until=()) for out in made.swap_outs)) == build(GRAPH, fixed)
+    assert (made.parameters, made.swap_ins) == (build(GRAPH, fixed).parameters, build(GRAPH, fixed).swap_ins)
+
+
+# -- what TFLMS leaves to the executor
+
+
+def plan_of(graph, limit_bytes: int, **settings):
+    request = Settings(limit_bytes=limit_bytes, planner="tflms", **settings).request(graph, MACHINE)
+    return make_plan(replace(request, with_floor=False))
+
+
+def test_large_ops_run_one_after_the_other_in_the_order_of_the_simulator():
+    made, _ = plan_of(FORK, 64 * MIB, parameters=FIXED)
+    spans = simulate(edit.apply(FORK, build(FORK, FIXED)), MACHINE).spans
+    names = [name for name in spans if name in FORK.by_name]
+    assert names
+    assert made.control_edges == tuple(itertools.pairwise(names))
+    assert {"near", "late", "f4"} <= {*names}
+
+
+def test_swap_ins_take_their_memory_after_the_original_has_given_back_its_own():
+    made, _ = plan_of(FORK, 64 * MIB, parameters=replace(FIXED, sync_mode=1))
+    (out,) = made.swap_outs
+    assert out.waiters == ("f1", "near", "lms/swap_in/a/0")
+    assert out.until
+
+
+def test_an_empty_plan_stays_empty():
+    assert plan_of(FORK, 64 * MIB, parameters=NONE)[0].empty
+
+
+LIMITS = [int(PEAK * percent / 100) for percent in range(60, 110, 2)]
+
+
+def test_in_a_pool_the_pieces_fit_too():
+    by_pieces = [autotune(GRAPH, Parameters(), limit, MACHINE, LIMITED_GPU_POOL) for limit in LIMITS]
+    assert by_pieces != [autotune(GRAPH, Parameters(), limit, MACHINE) for limit in LIMITS]
+    for limit, made in zip(LIMITS, by_pieces, strict=True):
+        edited = edit.apply(GRAPH, made)
+        assert LIMITED_GPU_POOL.place_simulated(edited, simulate(edited, MACHINE), limit).fits
+
+
+def test_the_predicted_peak_in_a_pool_counts_its_pieces():
+    made, prediction = plan_of(GRAPH, LIMITS[0], pool=LIMITED_GPU_POOL)
+    edited = edit.apply(GRAPH, made)
+    run = simulate(edited, MACHINE)
+    assert prediction.predicted_peak_bytes == LIMITED_GPU_POOL.place_simulated(edited, run, LIMITS[0]).peak_bytes
+    assert prediction.predicted_peak_bytes > run.peak_bytes
 
 
 def test_nothing_fits():

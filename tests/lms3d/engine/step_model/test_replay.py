@@ -16,8 +16,9 @@ from lms3d.engine.step_model.allocator import (
 from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.engine.step_model.problem import reduce
-from lms3d.engine.step_model.replay import ordered_lives, place, replay
+from lms3d.engine.step_model.replay import Placement, ordered_lives, place, replay, replay_changes
 from lms3d.engine.step_model.schedule import build
+from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, swapped_over_a_chain
 
 KIB = 1024
@@ -48,6 +49,37 @@ def test_replay_hands_a_forwarded_chunk_on():
     graph = step(placeholder(), op("a", "x", mib=4), op("b", "a", mib=4, type="Relu"), op("c", "b", mib=0.1))
     problem = reduce(graph, SECONDS)
     assert replay(problem, build(problem, {}, SECONDS), 8 * MIB + MIB // 2, GPU_REGIONS).fits
+
+
+def test_a_simulated_step_needs_the_bytes_in_one_piece_too():
+    graph = step(
+        placeholder(),
+        op("a", "x", mib=4),
+        op("b", "a", mib=4),
+        op("c", "b", mib=4),
+        op("d", "a", "c", mib=0.25),
+        op("e", "d", mib=6),
+        op("f", "b", "e", mib=0.25),
+        resident_mib=1,
+    )
+    run = simulate(graph, SECONDS)
+    assert run.peak_bytes <= 14 * MIB
+    assert not replay_changes(run.changes, MIB, 14 * MIB, GPU_REGIONS).fits
+    placed = replay_changes(run.changes, MIB, 24 * MIB, GPU_REGIONS)
+    assert placed.fits
+    assert placed.peak_bytes >= run.peak_bytes
+
+
+def test_a_simulated_step_hands_a_forwarded_chunk_on():
+    graph = step(placeholder(), op("a", "x", mib=4), op("b", "a", mib=4, type="Relu"), op("c", "b", mib=0.5))
+    assert replay_changes(simulate(graph, SECONDS).changes, 0, 8 * MIB, GPU_REGIONS).fits
+
+
+def test_the_workspace_of_a_simulated_step_is_given_back():
+    graph = step(placeholder(), op("a", "x", workspace_bytes=3 * MIB), op("b", "a", workspace_bytes=3 * MIB))
+    changes = simulate(graph, SECONDS).changes
+    assert replay_changes(changes, 0, 5 * MIB, GPU_REGIONS) == Placement(True, 5 * MIB)
+    assert sum(change.bytes for change in changes) == 0
 
 
 def test_replay_without_room_for_the_weights():
