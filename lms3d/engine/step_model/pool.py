@@ -67,12 +67,12 @@ class Pool:
         usable = self.usable_bytes(limit_bytes)
         if self.regions is None or run.peak_bytes > usable:
             return Placement(run.peak_bytes <= usable, run.peak_bytes, replays=0)
-        # What is wasted depends on the size of the pool: the peak is that of the pool as it is.
+        # What is wasted depends on the size of the pool. The times of copies, and so the order of changes, are not exact either.
         tight, placed = (
             replay.replay_changes(run.changes, graph.resident_bytes, size, self.regions)
             for size in (usable, limit_bytes)
         )
-        return Placement(tight.fits and placed.fits, max(placed.peak_bytes, run.peak_bytes), replays=2)
+        return Placement(tight.fits, max(tight.peak_bytes, placed.peak_bytes, run.peak_bytes), replays=2)
 
     def fits(self, problem: Problem, schedule: Schedule, limit_bytes: int, account: Account | None = None) -> bool:
         """Whether a schedule fits in a limit. account: pays for the replays."""

@@ -14,6 +14,7 @@ from lms3d.engine.step_model.fit import Solution
 from lms3d.engine.step_model.problem import Problem
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.engine.step_model.study import Study
+from lms3d.engine.tuning import LEAST_SECONDS
 from lms3d.errors import DoesNotFit
 
 RIVAL = "tflms"
@@ -41,11 +42,15 @@ class Hybrid(Planner):
                 return Outcome(plan=rival, within_limit=True)
         if solution is None:
             raise _refusal(study)
-        solution = prefetch.advance(solution, study.request.machine, study.request.settings.pool, study.account)
+        solution = _advanced(study, solution)
         plan = emit.emit(solution)
         return Outcome(
             plan=plan, figures=figures.planned(solution, plan, study.request.machine), within_limit=not plan.empty
         )
+
+
+def _advanced(study: Study, solution: Solution) -> Solution:
+    return prefetch.advance(solution, study.request.machine, study.request.settings.pool, study.account)
 
 
 def lowest(study: Study) -> Solution:
@@ -171,7 +176,8 @@ def _solve_limit(study: Study, limit_bytes: int, most_swapped_bytes: int | None)
         solution = _search(study, limit_bytes, seconds, most_swapped_bytes)
         if solution.fits:
             whole = seconds is None or seconds >= local_search.most_seconds(problem)
-            return solution if whole else _search_further(study, solution, most_swapped_bytes)
+            other = _search_quickly if whole else _search_further
+            return other(study, solution, most_swapped_bytes)
     return None
 
 
@@ -186,6 +192,14 @@ def _search(study: Study, limit_bytes: int, seconds: float | None, most_swapped_
         lowest=lambda: lowest(study),
         account=study.account,
     )
+
+
+def _search_quickly(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:
+    """The solution, or that of the shortest search if it is cheaper: the two end in different minima (EFFORT-7)."""
+    if solution.lost_share <= tuning.COMPARED_LOSS or study.account.seconds <= LEAST_SECONDS:
+        return solution
+    quick = _search(study, solution.limit_bytes, LEAST_SECONDS, most_swapped_bytes)
+    return min((s for s in (solution, quick) if s.fits), key=lambda s: _advanced(study, s).schedule.cost_seconds)
 
 
 def _search_further(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:

@@ -14,12 +14,13 @@ from lms3d import LMS
 from lms3d.engine import effort, plan_cache, planning, tuning
 from lms3d.engine.cost import Machine
 from lms3d.engine.effort import RunLength
-from lms3d.engine.planners.hybrid import local_search, search
+from lms3d.engine.planners.hybrid import local_search, search, strategy
 from lms3d.engine.planners.hybrid.tuning import CHEAP_SHARES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
 from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, POOLS, Pool
 from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.study import Study
 from tests.lms3d.engine.toy_graphs import training
 
 MACHINE = Machine(flops_per_second=1e10)
@@ -155,6 +156,26 @@ def test_what_little_effort_does_not_find_all_does(monkeypatch):
     assert not make_plan(half(graph).request(graph, MACHINE, effort_seconds=0.375, with_floor=False))[0].empty
     assert asked[-1] is None
     assert asked[0] < 0.375
+
+
+@pytest.mark.parametrize(("whole_is", "taken"), [(9.0, "shortest"), (1.0, "whole")])
+def test_a_dear_plan_of_the_whole_search_is_compared_with_that_of_the_shortest(monkeypatch, whole_is, taken):
+    real, found = strategy._search, {}
+
+    def search(study, limit_bytes, seconds, most_swapped_bytes):
+        name = "whole" if seconds is None else "shortest"
+        solution = real(study, limit_bytes, None, most_swapped_bytes)
+        seconds = solution.schedule.seconds * (whole_is if seconds is None else 2.0)
+        found[name] = replace(solution, schedule=replace(solution.schedule, seconds=seconds))
+        return found[name]
+
+    monkeypatch.setattr(strategy, "_search", search)
+    monkeypatch.setattr(strategy, "_advanced", lambda study, solution: solution)
+    monkeypatch.setattr(strategy, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(strategy.tuning, "COMPARED_LOSS", -1.0)
+    study = Study(half(DEEP).request(DEEP, MACHINE, with_floor=False))
+    assert strategy._solve(study) is found[taken]
+    assert {*found} == {"whole", "shortest"}
 
 
 def test_plans_of_other_classes_are_other_plans(monkeypatch):
