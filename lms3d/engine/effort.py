@@ -9,7 +9,8 @@
   is more, up to `MOST_SECONDS`. The search begins anew with this grant, and the better plan is taken.
 - EFFORT-5: if effort is limited, a plan that loses at most `SETTLED` of the unplanned step's time ends the search.
 - EFFORT-6: there must be a plan: if the quick methods find none, the search goes on to the end at any cost.
-- EFFORT-7: a search to the end whose plan still loses much is compared with the shortest one, which may end in a better minimum.
+- EFFORT-7: if effort is not limited, a plan that still loses much is compared with that of the shortest search, which may end in a
+  better minimum.
 """
 
 from __future__ import annotations

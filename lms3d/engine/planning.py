@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from lms3d.engine import liveness
-from lms3d.engine.cost import Machine, copying_seconds
+from lms3d.engine.cost import Machine, copying_seconds, step_seconds
 from lms3d.engine.plan import Plan
 from lms3d.engine.planners import PLANNERS, Outcome, Planner
 from lms3d.engine.prediction import Figures, Prediction
@@ -110,11 +110,12 @@ def _simulated(study: Study, planned: PlannedStep) -> tuple[Figures, Figures]:
     graph, machine = request.graph, request.machine
     plan, run, unedited = planned.plan, planned.run, simulate(graph, machine)
     longer = run.seconds - unedited.seconds
+    ordered = {name for edge in plan.control_edges for name in edge}
     nodes = len(plan.swap_outs) + len(plan.swap_ins)
     copying = copying_seconds(machine, plan.swapped_out_bytes, plan.swapped_in_bytes, nodes)
     after = Figures(
         peak_bytes=request.settings.pool.place_simulated(planned.graph, run, request.limit_bytes).peak_bytes,
-        step_seconds=before.step_seconds + longer + copying,
+        step_seconds=step_seconds(graph, machine, ordered=ordered) + longer + copying,
         stall_seconds=max(0.0, longer),
         timeline_bytes=run.timeline_bytes,
         timeline_seconds=run.timeline_seconds,

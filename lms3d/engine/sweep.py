@@ -5,7 +5,7 @@ planner, and that of TFLMS, whose parameters are tuned unless they are given. Tw
 everything" and "recompute everything"; they stand at the smallest limit that they fit in. So that they can be compared:
 - SWEEP-1: Every plan is applied to the step (`edit.apply`) and run by one simulator, which gives peak and seconds.
 - SWEEP-2: Every plan may use the same share of a limit (`Pool.usable_bytes`). That the tensors also fit a pool as pieces
-  is asked of all planners but TFLMS, which has no fixed order to replay.
+  is asked of all planners but TFLMS, whose search would have to begin anew for many limits.
 - SWEEP-3: Limits are whole MiB, and nothing is run: these are predictions.
 - SWEEP-4: Below the floor of the whole step, the step is sliced as its limit asks for, down to the floor of the finest slabs. Above
   that floor the step is whole, even if training would choose slabs because what a whole step swaps is copied back.
@@ -22,6 +22,7 @@ from lms3d.engine.planners.tflms.parameters import Parameters
 from lms3d.engine.prediction import Prediction
 from lms3d.engine.request import StepRequest
 from lms3d.engine.slabs import choice
+from lms3d.engine.step_model.pool import NO_POOL
 from lms3d.engine.step_model.simulate import simulate
 from lms3d.errors import DoesNotFit
 from lms3d.units import format_size
@@ -159,7 +160,7 @@ def _under(request: StepRequest, limit_bytes: int, theirs: str) -> Iterator[Poin
     """The hybrid planner and TFLMS under one limit, with the same share of it to use (SWEEP-2)."""
     yield _point(LMS, limit_bytes, _plan(request.under(planner="hybrid", limit_bytes=limit_bytes)), request)
     budget_bytes = request.settings.pool.usable_bytes(limit_bytes)
-    levels = request.under(planner="tflms", limit_bytes=int(budget_bytes / tuning.TFLMS_SAFETY) + 1)
+    levels = request.under(planner="tflms", limit_bytes=int(budget_bytes / tuning.TFLMS_SAFETY) + 1, pool=NO_POOL)
     yield _within(budget_bytes, _point(theirs, limit_bytes, _plan(levels), request))
 
 

@@ -57,8 +57,8 @@ def _before_arrivals(graph: tf.Graph, plan: Plan, expected: StepGraph) -> dict[t
 def _in_turn(plan: Plan, expected: StepGraph) -> tuple[Op, ...]:
     """The ops of the step in an order that agrees with the holds: what waits for one comes after what the hold waits for.
 
-    Otherwise an arrival and a hold might wait for each other. A plan without an order of its own, as TFLMS's, names the ops of its
-    holds by the time at which they run, not by their place in the step.
+    Otherwise an arrival and a hold might wait for each other. TFLMS's plans name the ops of their holds, small ones too, by the
+    time at which they run, not by their place in the step.
     """
     before: dict[str, set[str]] = defaultdict(set)
     for out in plan.swap_outs:

@@ -2,7 +2,7 @@
 
 Swapped memory changes hands in the planned order (EMIT-4), which is the order in which the host enqueues the step. A swap-in takes
 its memory at the event that it starts with. An original gives its memory back just before the event that waits for its swap-out.
-How long the copies take decides nothing here.
+How long the copies take decides nothing here, but for the replay of a simulated step (`replay_changes`), which no schedule orders.
 
 A plan must not fit by coincidence. Small ops run a little early or late, batches arrive at any time on a CPU, and gaps between
 weights are never quite as predicted. `place` replays the schedule as planned, and `PERTURBED` times with such shifts, drawn with

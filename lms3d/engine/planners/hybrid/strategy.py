@@ -79,7 +79,8 @@ def _new_ladder(study: Study, problem: Problem) -> ladder.Ladder:
 def _rival_plan(study: Study) -> Plan | None:
     """The auto-tuned plan of the rival, to be compared with; None for a large step, in a pool, and if there is no such plan.
 
-    In a pool TFLMS knows nothing of the pieces. An empty plan is no rival: that the step fits as it is needs more than its word.
+    In a pool its search takes too long, and its plans are less sure to fit. An empty plan is no rival: that the step fits as it is
+    needs more than its word.
     """
     request = study.request
     if request.settings.pool.in_pieces or len(request.graph.ops) > tuning.COMPARED_OPS:
@@ -196,10 +197,12 @@ def _search(study: Study, limit_bytes: int, seconds: float | None, most_swapped_
 
 def _search_quickly(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:
     """The solution, or that of the shortest search if it is cheaper: the two end in different minima (EFFORT-7)."""
-    if solution.lost_share <= tuning.COMPARED_LOSS or study.account.seconds <= LEAST_SECONDS:
+    limited = study.request.effort_seconds is not None
+    if limited or solution.lost_share <= tuning.COMPARED_LOSS or study.account.seconds <= LEAST_SECONDS:
         return solution
     quick = _search(study, solution.limit_bytes, LEAST_SECONDS, most_swapped_bytes)
-    return min((s for s in (solution, quick) if s.fits), key=lambda s: _advanced(study, s).schedule.cost_seconds)
+    best = min((s for s in (solution, quick) if s.fits), key=lambda s: _advanced(study, s).schedule.cost_seconds)
+    return replace(best, bound_seconds=max(solution.bound_seconds, quick.bound_seconds))
 
 
 def _search_further(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:

@@ -12,8 +12,8 @@ COMPARED_OPS = 500
 promise never to be worse; tests/lms3d/engine/planners/test_never_worse_than_tflms.py. A sliced step of more ops has a `ladder`."""
 
 COMPARED_LOSS = 0.05
-"""A search to the end whose plan loses more than this share of the step's seconds is compared with the shortest search. Planning
-time, a fifth more of it, for step time: behind 0.3 GB/s isensee2017 at 96^3 in 395 MiB takes 1.96 x instead of 2.28 x."""
+"""A search to the end whose plan loses more than this share of the step's seconds is compared with the shortest search. Three
+seconds of planning for step time: behind 0.3 GB/s isensee2017 at 96^3 in 395 MiB was predicted 1.96 x instead of 2.28 x."""
 
 DEAR, DEAR_SHARES = 0.25, (0.98, 0.95, 0.92, 0.89, 0.86)
 """In a pool a plan that loses this share of the step's seconds is compared with the plans for these shares of the limit, or for the

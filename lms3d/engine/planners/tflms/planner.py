@@ -114,6 +114,9 @@ def as_simulated(study: Study, plan: Plan) -> Plan:
     TFLMS-8  Large ops run in the order of the simulator: the executor would run ready ops side by side, each with its workspace.
     TFLMS-9  An original is freed after the op that runs, by the simulator, when the copy out is complete. Its swap-ins take their
              memory after that. A tier in stream order would otherwise hold every original until its copy is due back.
+
+    Of a step with a loop of TensorFlow 1 the originals alone are held: the simulator runs the loop once, and may run an op behind
+    it before one that it waits for.
     """
     if plan.empty:
         return plan
@@ -121,8 +124,9 @@ def as_simulated(study: Study, plan: Plan) -> Plan:
     spans = simulate(edit.apply(graph, plan), machine).spans
     computed = [name for name in spans if name in graph.by_name and not graph.by_name[name].in_loop]
     starts = [spans[name][0] for name in computed]
+    loops = any(op.in_loop for op in graph.ops)
     copies: dict[str, list[str]] = defaultdict(list)
-    for back in plan.swap_ins:
+    for back in () if loops else plan.swap_ins:
         copies[back.tensor].append(back.name)
 
     def held(out: SwapOut) -> SwapOut:
@@ -130,7 +134,7 @@ def as_simulated(study: Study, plan: Plan) -> Plan:
         until = (computed[begun - 1],) if begun else ()
         return replace(out, until=until, waiters=(*out.waiters, *copies[out.tensor]))
 
-    large = {*study.problem.anchors}
+    large = set() if loops else {*study.problem.anchors}
     ordered = [name for name in computed if name in large]
     return replace(
         plan,

@@ -174,7 +174,7 @@ def test_a_dear_plan_of_the_whole_search_is_compared_with_that_of_the_shortest(m
     monkeypatch.setattr(strategy, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(strategy.tuning, "COMPARED_LOSS", -1.0)
     study = Study(half(DEEP).request(DEEP, MACHINE, with_floor=False))
-    assert strategy._solve(study) is found[taken]
+    assert strategy._solve(study).schedule is found[taken].schedule
     assert {*found} == {"whole", "shortest"}
 
 

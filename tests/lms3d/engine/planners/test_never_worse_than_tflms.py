@@ -121,7 +121,7 @@ def test_where_only_tflms_fits_its_plan_is_taken():
     ours, theirs = compare(graph, 6.8 * MIB / simulate(graph, SECONDS).peak_bytes, SECONDS)
     assert ours == theirs
     assert ours.planner == "tflms"
-    with pytest.raises(DoesNotFit):  # a pool has pieces, of which TFLMS knows nothing
+    with pytest.raises(DoesNotFit):  # in a pool it is no rival
         make_plan(Settings(limit_bytes=int(6.8 * MIB), pool=GPU_POOL).request(graph, SECONDS))
 
 

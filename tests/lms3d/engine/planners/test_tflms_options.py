@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lms3d.engine import edit
+from lms3d.engine import edit, planning
 from lms3d.engine.cost import Machine
 from lms3d.engine.planners.tflms import Parameters, autotune, build
 from lms3d.engine.planning import make_plan
@@ -214,6 +214,23 @@ def test_swap_ins_take_their_memory_after_the_original_has_given_back_its_own():
     (out,) = made.swap_outs
     assert out.waiters == ("f1", "near", "lms/swap_in/a/0")
     assert out.until
+
+
+def test_a_step_with_a_loop_keeps_the_order_of_the_executor():
+    """The simulator runs a loop once, and may run what is behind it too early: an edge from there could wait for itself."""
+    graph = step(*FORK.ops, op("again", "x", in_loop=True))
+    made, _ = plan_of(graph, 64 * MIB, parameters=FIXED)
+    assert made.control_edges == made.swap_outs[0].waiters == ()
+    assert made.swap_outs[0].until
+
+
+def test_the_predicted_seconds_are_those_of_the_order(monkeypatch):
+    seen, real = [], planning.step_seconds
+    monkeypatch.setattr(
+        planning, "step_seconds", lambda graph, machine, *, ordered=(): seen.append({*ordered}) or real(graph, machine)
+    )
+    plan_of(FORK, 64 * MIB, parameters=FIXED)
+    assert {"near", "late", "f4"} <= seen[-1]
 
 
 def test_an_empty_plan_stays_empty():
