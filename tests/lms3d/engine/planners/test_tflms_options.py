@@ -187,16 +187,15 @@ def test_given_values_are_kept():
 
 def test_fixed_values_are_not_tuned_even_if_they_do_not_fit():
     fixed = replace(FIXED, swapout_threshold=7)
-    request = Settings(limit_bytes=1, planner="tflms", parameters=fixed).request(GRAPH, MACHINE)
-    made = make_plan(replace(request, with_floor=False))[0]
+    made, _ = plan_of(GRAPH, 1, parameters=fixed)
     assert (made.parameters, made.swap_ins) == (build(GRAPH, fixed).parameters, build(GRAPH, fixed).swap_ins)
 
 
 # -- what TFLMS leaves to the executor
 
 
-def plan_of(graph, limit_bytes: int, **settings):
-    request = Settings(limit_bytes=limit_bytes, planner="tflms", **settings).request(graph, MACHINE)
+def plan_of(graph, limit_bytes: int, machine: Machine = MACHINE, **settings):
+    request = Settings(limit_bytes=limit_bytes, planner="tflms", **settings).request(graph, machine)
     return make_plan(replace(request, with_floor=False))
 
 
@@ -279,8 +278,7 @@ CHAIN = step(
 
 
 def planned(graph, machine: Machine, **parameters):
-    settings = Settings(limit_bytes=1, planner="tflms", parameters=replace(FIXED, **parameters))
-    return make_plan(replace(settings.request(graph, machine), with_floor=False))[0]
+    return plan_of(graph, 1, machine, parameters=replace(FIXED, **parameters))[0]
 
 
 @pytest.mark.parametrize(("seconds", "until"), [(0.5, "f1"), (2.5, "f2"), (4, "f2"), (5, "f3"), (100, "f5")])

@@ -22,21 +22,21 @@ from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, swapped_over_a_chain
 
 KIB = 1024
+HOLES = step(
+    placeholder(),
+    op("a", "x", mib=4),
+    op("b", "a", mib=4),
+    op("c", "b", mib=4),
+    op("d", "a", "c", mib=0.25),
+    op("e", "d", mib=6),
+    op("f", "b", "e", mib=0.25),
+    resident_mib=1,
+)
+"""a and c leave two holes of 4 MiB around b; the 6 MiB of e fit by their sum only."""
 
 
 def test_replay_needs_the_bytes_in_one_piece():
-    """a and c leave two holes of 4 MiB around b; the 6 MiB of e fit by their sum only."""
-    graph = step(
-        placeholder(),
-        op("a", "x", mib=4),
-        op("b", "a", mib=4),
-        op("c", "b", mib=4),
-        op("d", "a", "c", mib=0.25),
-        op("e", "d", mib=6),
-        op("f", "b", "e", mib=0.25),
-        resident_mib=1,
-    )
-    problem = reduce(graph, SECONDS)
+    problem = reduce(HOLES, SECONDS)
     schedule = build(problem, {}, SECONDS)
     assert schedule.peak_bytes <= 14 * MIB
     assert not replay(problem, schedule, 14 * MIB, GPU_REGIONS).fits
@@ -52,17 +52,7 @@ def test_replay_hands_a_forwarded_chunk_on():
 
 
 def test_a_simulated_step_needs_the_bytes_in_one_piece_too():
-    graph = step(
-        placeholder(),
-        op("a", "x", mib=4),
-        op("b", "a", mib=4),
-        op("c", "b", mib=4),
-        op("d", "a", "c", mib=0.25),
-        op("e", "d", mib=6),
-        op("f", "b", "e", mib=0.25),
-        resident_mib=1,
-    )
-    run = simulate(graph, SECONDS)
+    run = simulate(HOLES, SECONDS)
     assert run.peak_bytes <= 14 * MIB
     assert not replay_changes(run.changes, MIB, 14 * MIB, GPU_REGIONS).fits
     placed = replay_changes(run.changes, MIB, 24 * MIB, GPU_REGIONS)
