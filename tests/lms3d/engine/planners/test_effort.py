@@ -178,6 +178,15 @@ def test_a_dear_plan_of_the_whole_search_is_compared_with_that_of_the_shortest(m
     assert {*found} == {"whole", "shortest"}
 
 
+def test_where_effort_is_limited_nothing_is_compared(monkeypatch):
+    monkeypatch.setattr(strategy, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(strategy.tuning, "COMPARED_LOSS", -1.0)
+    request = half(DEEP).request(DEEP, MACHINE, with_floor=False)
+    solution = strategy._solve(Study(replace(request, effort_seconds=100.0)))
+    monkeypatch.setattr(strategy, "_search", None)
+    assert strategy._search_quickly(Study(replace(request, effort_seconds=100.0)), solution, None) is solution
+
+
 def test_plans_of_other_classes_are_other_plans(monkeypatch):
     graph, made, whole = training(5, mib=4, resident_mib=3), [], planning.make_plan
     asked = half(graph).request(graph, MACHINE, with_floor=False)
