@@ -10,7 +10,7 @@
 - EFFORT-5: if effort is limited, a plan that loses at most `SETTLED` of the unplanned step's time ends the search.
 - EFFORT-6: there must be a plan: if the quick methods find none, the search goes on to the end at any cost.
 - EFFORT-7: if effort is not limited, a plan that still loses much is compared with that of the shortest search, which may end in a
-  better minimum.
+  better minimum. In a pool, room is then looked for in cheaper plans.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Account:
         self.schedules += 1
         self.seconds += tuning.ANCHOR_SECONDS * anchors + tuning.COPY_SECONDS * copies
 
-    def charge_replay(self, anchors: int, copies: int, times: int) -> None:
-        """Charge for replaying a schedule's allocations in a pool."""
-        self.replays += times
-        self.seconds += tuning.REPLAYED_SECONDS * (anchors + copies) * times
+    def charge_replay(self, lives: int) -> None:
+        """Charge for a replay of so many lives in a pool."""
+        self.replays += 1
+        self.seconds += tuning.LIFE_SECONDS * lives
 
     def charge_cover(self, candidates: int) -> None:
         """A covering program with so many candidates."""

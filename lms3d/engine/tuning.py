@@ -57,8 +57,8 @@ ANCHOR_SECONDS, COPY_SECONDS = 1.5e-6, 8e-6
 """The price of a schedule, per anchor and per copy that comes back. Measured on one server core, with steps of 630 and 1,426
 anchors."""
 
-REPLAYED_SECONDS = 2e-6
-"""The price of a replay in a pool, per anchor and copy; measured as above."""
+LIFE_SECONDS = 3e-6
+"""The price of a replay in a pool, per life; measured as above, with steps of 480 and 1,600 lives."""
 
 EXACT_SECONDS = 1e-3
 """The price of the mixed-integer program, per anchor; measured as above."""
@@ -206,6 +206,10 @@ the wrong place makes a large one miss a hole of its own size. Larger: higher li
 PERTURBED = 4
 """Replays with random shifts that a plan must survive. More: fewer steps out of memory, dearer checks (1 ms each); `python -m
 experiments.lms_overhead`."""
+
+HELD_OUT = 12
+"""Replays with other shifts that a plan must survive which was changed until it passed those. More: fewer steps out of memory, more
+plans that are given up. Not measured."""
 
 SMALLEST_PIECE = 4 << 10
 """On a GPU: a buffer of fewer bytes than this fits into any gap. A margin, not measured."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from lms3d.device.pool_layout import FIRST_REGIONS_BYTES, MOST_WASTE_BYTES
 from lms3d.engine.effort import Account
@@ -54,25 +57,52 @@ class Pool:
         """Whether a schedule, whose order a plan holds, fits in a limit, and its peak. account: pays for the replays."""
         usable = self.usable_bytes(limit_bytes)
         if self.regions is None or schedule.peak_bytes > usable:
-            return Placement(schedule.peak_bytes <= usable, schedule.peak_bytes, replays=0)
+            return Placement(schedule.peak_bytes <= usable, schedule.peak_bytes)
         # A replay in the planned order is exact to the piece, if the size of the pool is.
-        placed = replay.place(problem, schedule, limit_bytes, self.regions, margin=self.reserve)
-        if account is not None:
-            account.charge_replay(len(problem.anchors), len(schedule.copies), placed.replays)
+        placed = replay.place(problem, schedule, limit_bytes, self.regions, margin=self.reserve, account=account)
         fits = placed.fits and placed.peak_bytes <= limit_bytes * (1 - RESERVE_IN_TURN)
-        return Placement(fits, max(placed.peak_bytes, schedule.peak_bytes), placed.replays)
+        return Placement(fits, max(placed.peak_bytes, schedule.peak_bytes))
+
+    def unplaced_bytes(
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        limit_bytes: int,
+        enough: Callable[[np.ndarray], bool] = lambda _: False,
+        account: Account | None = None,
+    ) -> np.ndarray:
+        """The bytes that are too many at each event for a schedule to fit in a limit: int64, shape (events,). All 0 if `place` says
+        that it fits.
+
+        In a pool, the bytes that find no piece count in each replay, until they are `enough`. account: pays for the replays.
+        """
+        above: np.ndarray = np.maximum(schedule.live_bytes - self.usable_bytes(limit_bytes), 0)
+        if self.regions is None or enough(above):
+            return above
+        most_bytes = int(limit_bytes * (1 - RESERVE_IN_TURN))
+        for unplaced in replay.unplaced_bytes(
+            problem, schedule, limit_bytes, self.regions, most_bytes=most_bytes, margin=self.reserve, account=account
+        ):
+            above = above + unplaced
+            if enough(above):
+                break
+        return above
+
+    def steady(self, problem: Problem, schedule: Schedule, limit_bytes: int, account: Account | None = None) -> bool:
+        """Whether a schedule that fits in a limit does so with other shifts than those of `place`, too."""
+        return self.regions is None or replay.steady(problem, schedule, limit_bytes, self.regions, account)
 
     def place_simulated(self, graph: StepGraph, run: SimulatedStep, limit_bytes: int) -> Placement:
         """Whether a simulated step of `graph` fits in a limit, and its peak."""
         usable = self.usable_bytes(limit_bytes)
         if self.regions is None or run.peak_bytes > usable:
-            return Placement(run.peak_bytes <= usable, run.peak_bytes, replays=0)
+            return Placement(run.peak_bytes <= usable, run.peak_bytes)
         # What is wasted depends on the size of the pool. The times of copies, and so the order of changes, are not exact either.
         tight, placed = (
             replay.replay_changes(run.changes, graph.resident_bytes, size, self.regions)
             for size in (usable, limit_bytes)
         )
-        return Placement(tight.fits, max(tight.peak_bytes, placed.peak_bytes, run.peak_bytes), replays=2)
+        return Placement(tight.fits, max(tight.peak_bytes, placed.peak_bytes, run.peak_bytes))
 
     def fits(self, problem: Problem, schedule: Schedule, limit_bytes: int, account: Account | None = None) -> bool:
         """Whether a schedule fits in a limit. account: pays for the replays."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,6 +34,22 @@ class Draft(NamedTuple):
 def cost(draft: Draft) -> tuple[float, int]:
     """What the search minimises: seconds, then bytes."""
     return draft.schedule.cost_seconds, draft.schedule.peak_bytes
+
+
+class Excess(Protocol):
+    """The bytes that are too many at each event of a schedule: shape (events,). It may count less if it is sure that the `total` is
+    `enough` or more."""
+
+    def __call__(self, schedule: Schedule, enough: float = math.inf) -> np.ndarray: ...
+
+
+class Tried(NamedTuple):
+    """A plan after a move, and its excess. score: bytes of excess gained for each second; not above 0 if it gains none."""
+
+    score: float
+    move: moves.Move
+    plan: Draft
+    excess: np.ndarray
 
 
 Good = Callable[[Draft], bool]
@@ -108,9 +125,8 @@ class Descent:
         reachable = max(budget_bytes, self.least_bytes)
         while self.problem.anchors and here.schedule.peak_bytes > reachable and rounds and not self.late:
             rounds -= 1
-            lower = self._best_move(here, budget_bytes, kept) or (
-                self._best_pair(here, budget_bytes) if kept < 0 else None
-            )
+            excess = _above(here.schedule, budget_bytes)
+            lower = self._best_move(here, excess, kept) or (self._best_pair(here, excess) if kept < 0 else None)
             if lower is None:
                 break
             here = lower
@@ -120,57 +136,88 @@ class Descent:
                 lowest = here
         return lowest
 
-    def _best_move(self, here: Draft, budget_bytes: int, kept: int) -> Draft | None:
-        """The plan after the best move (PLAN-1); None if no move lowers the excess."""
-        goal_bytes = _goal_bytes(here.schedule, budget_bytes)
-        before = _excess(here.schedule, goal_bytes)
-        promising = sorted(self._moves(*here, kept), key=lambda m: -m.promise)
+    def _best_move(self, here: Draft, excess: Excess, kept: int = -1) -> Draft | None:
+        """The plan after the best move at the event with the largest excess (PLAN-1); None if no move lowers it."""
+        at_each = excess(here.schedule)
+        promising = self.moves_at(here, int(at_each.argmax()), kept)
         # Copies of buffers that hardly wait come last: they gain little, and block better moves.
         usual: list[moves.Move] = []
         last: list[moves.Move] = []
         for move in promising:
             (last if move.buffer not in here.choices and move.choice.split == 1 else usual).append(move)
         batches = [group[i : i + TRIED_MOVES] for group in (usual, last) for i in range(0, len(group), TRIED_MOVES)]
-        best, best_score = None, 0.0
         for batch in batches:
-            for _, buffer, choice in batch:
-                after = self.build({**here.choices, buffer: choice})
-                gained = before - _excess(after.schedule, goal_bytes)
-                added = max(after.schedule.cost_seconds - here.schedule.cost_seconds, 0.0)
-                score = gained / (added + WORTHLESS_SHARE * self.step_seconds)
-                if gained > 0 and score > best_score:
-                    best, best_score = after, score
-            if best is not None:
-                break
+            best = self.best_of(here, total(at_each), batch, excess)
+            if best is not None and best.score > 0:
+                return best.plan
+        return None
+
+    def best_of(
+        self, here: Draft, before: float, tried: Iterable[moves.Move], excess: Excess, most_seconds: float = math.inf
+    ) -> Tried | None:
+        """The move with the best score of those whose plans cost at most `most_seconds`. before: the total excess of `here`."""
+        best: Tried | None = None
+        for move in tried:
+            after = self.build({**here.choices, move.buffer: move.choice})
+            if after.schedule.cost_seconds > most_seconds:
+                continue
+            added = max(after.schedule.cost_seconds - here.schedule.cost_seconds, 0.0)
+            price = added + WORTHLESS_SHARE * self.step_seconds
+            at_each = excess(after.schedule, math.inf if best is None else _most_total(before, best.score, price))
+            score = _score(before - total(at_each), price)
+            if best is None or score > best.score:
+                best = Tried(score, move, after, at_each)
         return best
 
-    def _best_pair(self, here: Draft, budget_bytes: int) -> Draft | None:
+    def _best_pair(self, here: Draft, excess: Excess) -> Draft | None:
         """The plan after the pair of moves that lowers the excess the most (PLAN-2)."""
-        goal_bytes = _goal_bytes(here.schedule, budget_bytes)
-        best, least = None, _excess(here.schedule, goal_bytes)
-        firsts = [self.build({**here.choices, buffer: choice}) for _, buffer, choice in self._moves(*here, -1)]
-        for first in sorted(firsts, key=lambda f: _excess(f.schedule, goal_bytes))[:TRIED_FIRST]:
-            seconds = sorted(self._moves(*first, -1), key=lambda m: -m.promise)
+
+        def above(draft: Draft) -> float:
+            return total(excess(draft.schedule))
+
+        best, least = None, above(here)
+        event = int(excess(here.schedule).argmax())
+        firsts = [self.build({**here.choices, buffer: choice}) for _, buffer, choice in self._moves(here, event, -1)]
+        for first in sorted(firsts, key=above)[:TRIED_FIRST]:
+            seconds = self.moves_at(first, int(excess(first.schedule).argmax()))
             for _, buffer, choice in seconds[:TRIED_SECOND]:
                 after = self.build({**first.choices, buffer: choice})
-                if _excess(after.schedule, goal_bytes) < least:
-                    best, least = after, _excess(after.schedule, goal_bytes)
+                if above(after) < least:
+                    best, least = after, above(after)
         return best
 
-    def _moves(self, choices: dict[int, Choice], schedule: Schedule, kept: int) -> Iterator[moves.Move]:
-        """The allowed moves at the peak."""
-        for move in moves.at_the_peak(self.problem, choices, schedule):
+    def moves_at(self, here: Draft, event: int, kept: int = -1) -> list[moves.Move]:
+        """The allowed moves at an event, those of the most promise first. kept: a buffer that must not move."""
+        return sorted(self._moves(here, event, kept), key=lambda move: -move.promise)
+
+    def _moves(self, here: Draft, event: int, kept: int) -> Iterator[moves.Move]:
+        choices, schedule = here
+        for move in moves.at_event(self.problem, choices, schedule, event):
             swaps = move.choice.mode is Mode.SWAP
             if move.buffer != kept and (not swaps or self.allowed({**choices, move.buffer: move.choice})):
                 yield move
 
 
-def _goal_bytes(schedule: Schedule, budget_bytes: int) -> int:
-    """The bytes that a round works towards: the budget, or a little less than the peak if the budget is 0."""
-    return budget_bytes if budget_bytes > 0 else int(schedule.peak_bytes * LOWER_SHARE)
+def _above(schedule: Schedule, budget_bytes: int) -> Excess:
+    """The bytes above what a round works towards: the budget, or a little less than the peak if the budget is 0."""
+    goal_bytes = budget_bytes if budget_bytes > 0 else int(schedule.peak_bytes * LOWER_SHARE)
+
+    def excess(schedule: Schedule, enough: float = math.inf) -> np.ndarray:
+        above: np.ndarray = np.maximum(schedule.live_bytes - goal_bytes, 0)
+        return above
+
+    return excess
 
 
-def _excess(schedule: Schedule, goal_bytes: int) -> float:
-    """How far a schedule is above a goal: the area above it, plus the peak, which counts like `PEAK_EVENTS` events."""
-    over = np.maximum(schedule.live_bytes - goal_bytes, 0)
-    return float(over.sum() + PEAK_EVENTS * over.max())
+def _score(gained: float, price: float) -> float:
+    return gained / price if gained > 0 else gained * price
+
+
+def _most_total(before: float, score: float, price: float) -> float:
+    """The total excess from which on a move has a lower score."""
+    return before - (score * price if score > 0 else score / price)
+
+
+def total(excess: np.ndarray) -> float:
+    """One figure for the excess at all events: its sum, plus the highest, which counts like `PEAK_EVENTS` events."""
+    return float(excess.sum() + PEAK_EVENTS * excess.max(initial=0))

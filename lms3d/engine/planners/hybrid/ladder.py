@@ -15,8 +15,8 @@ LADDER-3  A plan is built exactly. If its peak is above its budget, the program 
           by the excess. Then the plan is polished (`polish`).
 LADDER-4  The floor is the smallest limit in which any plan near the lowest budget fits, the plans that move everything included
           (FLOOR-2).
-LADDER-5  In a pool it is chance whose pieces fit. The plan that was found, or that of the floor, takes over choices of the cheapest
-          plans whose bytes fit, but not their pieces, as many as its own pieces allow.
+LADDER-5  In a pool it is chance whose pieces fit. Room is looked for in much cheaper plans whose bytes fit, but not their pieces
+          (`fragmentation`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from lms3d.engine.planners.hybrid import floor, tuning
 from lms3d.engine.planners.hybrid.candidates import Candidates, all_moved
 from lms3d.engine.planners.hybrid.covering import Cover, UnplannedStep, cover
 from lms3d.engine.planners.hybrid.descent import Draft
+from lms3d.engine.planners.hybrid.fragmentation import Pieces
 from lms3d.engine.planners.hybrid.links import Links
 from lms3d.engine.planners.hybrid.polish import Polish
 from lms3d.engine.planners.hybrid.remat import for_others_alone
@@ -163,24 +164,18 @@ def solve(
     if best is None and lowest is not None:
         low = lowest()
         best = fit.check(ladder.problem, low.choices, low.schedule, limit_bytes, pool, ladder.account)
-    if best is not None and best.fits and applies(ladder.problem) and (goals := walk.misplaced(best)):
-        return _nearer(ladder, best, goals, pool, min(granted, tuning.NEARER_SECONDS))
+    if best is not None and best.fits and applies(ladder.problem) and (cheaper := walk.misplaced(best)):
+        most_seconds = tuning.NEARER_SECONDS * tuning.in_proportion(len(ladder.problem.anchors))
+        return _placed(ladder, best, cheaper, pool, most_seconds if seconds is None else min(seconds, most_seconds))
     return best or walk.last
 
 
-def _nearer(ladder: Ladder, here: Solution, goals: list[Draft], pool: Pool, seconds: float) -> Solution:
-    """A plan whose pieces fit, with choices of cheaper plans whose pieces do not (LADDER-5)."""
-    limit_bytes = here.limit_bytes
-
-    def checked(plan: Draft) -> Solution:
-        return fit.check(ladder.problem, *plan, limit_bytes, pool, ladder.account)
-
-    search = Search(ladder.problem, ladder.machine, seconds, account=ladder.account)
-    near = search.nearest(
-        Draft(here.choices, here.schedule), goals, pool.usable_bytes(limit_bytes), lambda plan: checked(plan).fits
-    )
-    best = min((Draft(here.choices, here.schedule), *near), key=_cost)
-    return replace(checked(best), bound_seconds=min(here.bound_seconds, best.schedule.cost_seconds))
+def _placed(ladder: Ladder, here: Solution, cheaper: list[Draft], pool: Pool, seconds: float) -> Solution:
+    """A plan whose pieces fit, from cheaper plans whose pieces do not (LADDER-5)."""
+    pieces = Pieces(Search(ladder.problem, ladder.machine, seconds, account=ladder.account), here.limit_bytes, pool)
+    best = pieces.improved(Draft(here.choices, here.schedule), cheaper)
+    checked = fit.check(ladder.problem, *best, here.limit_bytes, pool, ladder.account)
+    return replace(checked, bound_seconds=min(here.bound_seconds, best.schedule.cost_seconds))
 
 
 class _Walk:
@@ -208,12 +203,11 @@ class _Walk:
         return self.checked[number].fits
 
     def misplaced(self, best: Solution) -> list[Draft]:
-        """The cheapest plans that were looked at whose bytes fit, but not their pieces, if they are much cheaper than this one."""
+        """The plans that were looked at whose bytes fit, but not their pieces, if they are much cheaper than this one."""
         most_bytes = self.pool.usable_bytes(self.limit_bytes)
         most_seconds = best.schedule.cost_seconds * (1 - tuning.NEARER_GAIN)
         plans = [self.ladder.rung(number).plan for number, solution in self.checked.items() if not solution.fits]
-        small = [plan for plan in plans if plan.schedule.peak_bytes <= most_bytes]
-        return sorted((plan for plan in small if plan.schedule.cost_seconds < most_seconds), key=_cost)[: tuning.GOALS]
+        return [p for p in plans if p.schedule.peak_bytes <= most_bytes and p.schedule.cost_seconds < most_seconds]
 
     def down(self) -> None:
         """From the highest rung that fits downwards, as long as a cheaper plan may be found there."""

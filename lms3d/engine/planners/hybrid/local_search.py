@@ -14,7 +14,8 @@ is better at swapping what waits longest, within seconds at most; a short search
   is gained or the evaluations are used up.
 In a pool the schedule's allocations are replayed (`replay`). If the pieces of a plan do not fit, as many of its choices as possible
 are taken over into the plan that fits: half of them at once, then quarters, and so on. Plans for somewhat fewer bytes may fit as
-well. The cheapest of all these takes over what it can from the next ones. PLAN-3 and PLAN-4 go on from there.
+well. The cheapest of all these takes over what it can from the next ones. PLAN-3 and PLAN-4 go on from there. If that plan is dear,
+`place` looks for room in others (`fragmentation`).
 
 PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take transfers as nearly free (`TRANSFER_PRICE` in `engine.tuning`):
 a descent by the true price ends higher.
@@ -38,6 +39,7 @@ from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account, exact_seconds
 from lms3d.engine.planners.hybrid import floor, ladder, relaxation, search, tuning
 from lms3d.engine.planners.hybrid.descent import Draft, cost
+from lms3d.engine.planners.hybrid.fragmentation import Pieces
 from lms3d.engine.planners.hybrid.search import Search
 from lms3d.engine.step_model import fit
 from lms3d.engine.step_model.fit import Solution
@@ -68,14 +70,29 @@ def solve(
     return _Solver(problem, limit_bytes, machine, pool, seconds, most_swapped_bytes, account or Account()).solve(lowest)
 
 
+def place(
+    best: Solution,
+    machine: Machine,
+    *,
+    pool: Pool,
+    most_swapped_bytes: int | None = None,
+    account: Account | None = None,
+) -> Solution:
+    """The solution, which fits in a pool, or a cheaper one: room is looked for in plans that are cheap by bytes alone
+    (`fragmentation`). The arguments are those of `solve`."""
+    account = account or Account()
+    solver = _Solver(best.problem, best.limit_bytes, machine, pool, None, most_swapped_bytes, account)
+    return solver.place(best, tuning.PLACED_SECONDS * tuning.in_proportion(len(best.problem.anchors)))
+
+
 def most_seconds(problem: Problem) -> float:
     """The most effort that one search takes, however much is granted."""
-    return tuning.HYBRID_SECONDS * max(1.0, len(problem.anchors) / tuning.HYBRID_ANCHORS)
+    return tuning.HYBRID_SECONDS * tuning.in_proportion(len(problem.anchors))
 
 
 class _Solver:
-    """One call of `solve`. search: the search that pays for everything, by the true price of transfers. hasty: it is granted less
-    effort than it could use."""
+    """One call of `solve` or `place`. search: pays for everything, by the true price of transfers. hasty: it is granted less effort
+    than it could use."""
 
     def __init__(
         self,
@@ -117,6 +134,28 @@ class _Solver:
         if not fitting:
             return self._checked(min(reached, key=lambda plan: plan.schedule.peak_bytes))
         return replace(self._checked(self._exchanged(fitting)), bound_seconds=bound)
+
+    def place(self, best: Solution, seconds: float) -> Solution:
+        """The solution, or a cheaper one that many plans which are cheap by bytes alone lead to."""
+        self.search.extend(seconds - self.search.seconds_left)
+        starts, _ = self._starts()
+        downhill = Search(self.problem, search.cheap(self.machine), seconds, self.most_swapped_bytes, self.account)
+        seen: list[Draft] = []
+
+        def keep(plan: Draft) -> bool:
+            seen.append(plan)
+            return True
+
+        for share in tuning.STARTS:
+            if self.search.seconds_left < (1 - tuning.STARTS_SHARE) * seconds:
+                break
+            budget_bytes = int(self.budget_bytes * share)
+            for low in self._lowered(starts, downhill, budget_bytes):
+                if low.schedule.peak_bytes <= self.budget_bytes and keep(low):
+                    self.search.exchange(*low, budget_bytes, keep, tuning.EXCHANGED_EACH)
+        pieces = Pieces(self.search, self.limit_bytes, self.pool)
+        plan = pieces.improved(Draft(best.choices, best.schedule), _different(seen))
+        return replace(self._checked(plan), bound_seconds=min(best.bound_seconds, cost(plan)[0]))
 
     def _exchanged(self, fitting: list[Draft]) -> Draft:
         """The best of what the cheapest plans become by PLAN-4."""

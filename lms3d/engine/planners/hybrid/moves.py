@@ -91,9 +91,8 @@ def changed(choices: dict[int, Choice], b: int, choice: Choice) -> dict[int, Cho
     return after
 
 
-def at_the_peak(problem: Problem, choices: dict[int, Choice], schedule: Schedule) -> Iterator[Move]:
-    """Moves for every buffer that is live at the peak without being used there."""
-    event = int(schedule.live_bytes.argmax())
+def at_event(problem: Problem, choices: dict[int, Choice], schedule: Schedule, event: int) -> Iterator[Move]:
+    """Moves for every buffer that is live at an event, such as that of the peak, without being used there."""
     at = schedule.events[event]
     times_back = Counter(c.buffer for c in schedule.copies if c.number)
     times_swapped = Counter(c.buffer for c in schedule.copies if c.mode is Mode.SWAP)
@@ -204,7 +203,7 @@ def _transfer_price(size_bytes: int) -> float:
 
 
 def _read_in_tier(promise: float, copy: Copy, choice: Choice) -> Iterator[Move]:
-    """Moves for a mapped buffer that is read at the peak: it need not be on the device."""
+    """Moves for a mapped buffer that is read at the event: it need not be on the device."""
     promise /= _transfer_price(copy.bytes)
     if choice.mode is not Mode.SWAP:
         yield Move(promise, copy.buffer, Choice(Mode.SWAP))

@@ -119,10 +119,17 @@ class Search(Descent):
                 groups += [group[half:], group[:half]]
         return here
 
-    def exchange(self, choices: dict[int, Choice], schedule: Schedule, budget_bytes: int, good: Good) -> Draft:
-        """The plan after exchanges (PLAN-4). good: as in `give_back`."""
+    def exchange(
+        self,
+        choices: dict[int, Choice],
+        schedule: Schedule,
+        budget_bytes: int,
+        good: Good,
+        evaluations: int = EXCHANGED,
+    ) -> Draft:
+        """The plan after exchanges (PLAN-4), within so many evaluations. good: as in `give_back`."""
         here, improved = Draft(choices, schedule), True
-        last = self.evaluations + EXCHANGED
+        last = self.evaluations + evaluations
         while improved:
             improved = False
             kept = [(b, KEEP) for b in self.problem.youngest_first if b not in here.choices]

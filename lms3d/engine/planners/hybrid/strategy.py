@@ -177,7 +177,7 @@ def _solve_limit(study: Study, limit_bytes: int, most_swapped_bytes: int | None)
         solution = _search(study, limit_bytes, seconds, most_swapped_bytes)
         if solution.fits:
             whole = seconds is None or seconds >= local_search.most_seconds(problem)
-            other = _search_quickly if whole else _search_further
+            other = _search_again if whole else _search_further
             return other(study, solution, most_swapped_bytes)
     return None
 
@@ -195,14 +195,27 @@ def _search(study: Study, limit_bytes: int, seconds: float | None, most_swapped_
     )
 
 
-def _search_quickly(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:
-    """The solution, or that of the shortest search if it is cheaper: the two end in different minima (EFFORT-7)."""
-    limited = study.request.effort_seconds is not None
-    if limited or solution.lost_share <= tuning.COMPARED_LOSS or study.account.seconds <= LEAST_SECONDS:
+def _search_again(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:
+    """The solution, or the cheapest of what other searches find, which end in other minima (EFFORT-7)."""
+    request, pool = study.request, study.request.settings.pool
+    if request.effort_seconds is not None or solution.lost_share <= tuning.LOST:
         return solution
-    quick = _search(study, solution.limit_bytes, LEAST_SECONDS, most_swapped_bytes)
-    best = min((s for s in (solution, quick) if s.fits), key=lambda s: _advanced(study, s).schedule.cost_seconds)
-    return replace(best, bound_seconds=max(solution.bound_seconds, quick.bound_seconds))
+    found = [solution]
+    if study.account.seconds > LEAST_SECONDS:
+        found.append(_search(study, solution.limit_bytes, LEAST_SECONDS, most_swapped_bytes))
+    fitting = [other for other in found if other.fits]
+    if pool.in_pieces:
+        fitting.append(
+            local_search.place(
+                min(fitting, key=lambda s: s.schedule.cost_seconds),
+                request.machine,
+                pool=pool,
+                most_swapped_bytes=most_swapped_bytes,
+                account=study.account,
+            )
+        )
+    best = min(fitting, key=lambda s: _advanced(study, s).schedule.cost_seconds)
+    return replace(best, bound_seconds=max(other.bound_seconds for other in found))
 
 
 def _search_further(study: Study, solution: Solution, most_swapped_bytes: int | None) -> Solution:

@@ -18,7 +18,7 @@ from lms3d.engine.planners.hybrid import local_search, search, strategy
 from lms3d.engine.planners.hybrid.tuning import CHEAP_SHARES
 from lms3d.engine.planning import make_plan
 from lms3d.engine.request import Settings
-from lms3d.engine.step_model.pool import CPU_POOL, NO_POOL, POOLS, Pool
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS, Pool
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.study import Study
 from tests.lms3d.engine.toy_graphs import training
@@ -172,7 +172,7 @@ def test_a_dear_plan_of_the_whole_search_is_compared_with_that_of_the_shortest(m
     monkeypatch.setattr(strategy, "_search", search)
     monkeypatch.setattr(strategy, "_advanced", lambda study, solution: solution)
     monkeypatch.setattr(strategy, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(strategy.tuning, "COMPARED_LOSS", -1.0)
+    monkeypatch.setattr(strategy.tuning, "LOST", -1.0)
     study = Study(half(DEEP).request(DEEP, MACHINE, with_floor=False))
     assert strategy._solve(study).schedule is found[taken].schedule
     assert {*found} == {"whole", "shortest"}
@@ -180,11 +180,28 @@ def test_a_dear_plan_of_the_whole_search_is_compared_with_that_of_the_shortest(m
 
 def test_where_effort_is_limited_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(strategy, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(strategy.tuning, "COMPARED_LOSS", -1.0)
+    monkeypatch.setattr(strategy.tuning, "LOST", -1.0)
     request = half(DEEP).request(DEEP, MACHINE, with_floor=False)
     solution = strategy._solve(Study(replace(request, effort_seconds=100.0)))
     monkeypatch.setattr(strategy, "_search", None)
-    assert strategy._search_quickly(Study(replace(request, effort_seconds=100.0)), solution, None) is solution
+    assert strategy._search_again(Study(replace(request, effort_seconds=100.0)), solution, None) is solution
+
+
+@pytest.mark.parametrize(("pool", "lost", "seconds", "asked"), [
+    (GPU_POOL, -1.0, None, 1),
+    (NO_POOL, -1.0, None, 0),  # every free byte is as good as another
+    (GPU_POOL, 9.0, None, 0),  # the plan is cheap
+    (GPU_POOL, -1.0, 100.0, 0),  # effort is limited
+])  # fmt: skip
+def test_room_for_cheaper_plans_is_looked_for_if_a_plan_in_a_pool_is_dear(monkeypatch, pool, lost, seconds, asked):
+    request = replace(half(DEEP, pool).request(DEEP, MACHINE, with_floor=False), effort_seconds=seconds)
+    study, paid = Study(request), []
+    solution = strategy._search(study, request.limit_bytes, 1.0, None)
+    monkeypatch.setattr(strategy.tuning, "LOST", lost)
+    monkeypatch.setattr(strategy, "LEAST_SECONDS", 9.0)
+    monkeypatch.setattr(local_search, "place", lambda best, *_, **options: paid.append(options["pool"]) or best)
+    assert strategy._search_again(study, solution, None).choices == solution.choices
+    assert paid == [pool] * asked
 
 
 def test_plans_of_other_classes_are_other_plans(monkeypatch):

@@ -82,7 +82,8 @@ def test_easier_choices_let_go_of_one_at_a_time():
 def at_the_peak(choice: Choice, machine=SECONDS) -> set[Choice]:
     problem = three_gaps(machine)
     schedule = build(problem, {0: choice}, machine)
-    return {c for _, b, c in moves.at_the_peak(problem, {0: choice}, schedule) if b == 0}
+    event = int(schedule.live_bytes.argmax())
+    return {c for _, b, c in moves.at_event(problem, {0: choice}, schedule, event) if b == 0}
 
 
 def test_a_copy_that_is_read_at_the_peak_may_be_read_in_the_tier():
@@ -106,8 +107,9 @@ def test_a_copy_that_waits_at_the_peak_may_be_computed_again():
         (Choice(Mode.SWAP, recompute_at=(problem.anchors.index("r"),)), Choice(Mode.RECOMPUTE)),
     ):
         schedule = build(problem, {0: choice}, SECONDS)
-        assert problem.anchors[schedule.events[int(schedule.live_bytes.argmax())].anchor] in ("big", "after")
-        assert expected in [c for _, b, c in moves.at_the_peak(problem, {0: choice}, schedule) if b == 0]
+        event = int(schedule.live_bytes.argmax())
+        assert problem.anchors[schedule.events[event].anchor] in ("big", "after")
+        assert expected in [c for _, b, c in moves.at_event(problem, {0: choice}, schedule, event) if b == 0]
 
 
 def test_a_read_that_comes_in_front_changes_nothing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lms3d.engine import tuning
+from lms3d.engine.effort import Account
 from lms3d.engine.step_model import replay
 from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL, NO_POOL, POOLS
 from lms3d.engine.step_model.replay import Placement
@@ -47,5 +48,23 @@ def test_without_a_pool_only_the_sum_of_bytes_counts():
     limit = NO_POOL.needed_bytes(problem, schedule)
     assert NO_POOL.needed_bytes(problem, schedule, planned=False) == limit
     placed = NO_POOL.place(problem, schedule, limit)
-    assert (placed.fits, placed.peak_bytes, placed.replays) == (True, schedule.peak_bytes, 0)
+    assert (placed.fits, placed.peak_bytes) == (True, schedule.peak_bytes)
     assert NO_POOL.usable_bytes(limit - MIB) < schedule.peak_bytes <= NO_POOL.usable_bytes(limit)
+
+
+@pytest.mark.parametrize("pool", [NO_POOL, *(pool for pool in POOLS.values() if pool.in_pieces)])
+@pytest.mark.parametrize("percent", [60, 90, 100, 110, 150, 400])
+def test_nothing_is_too_much_if_and_only_if_a_schedule_fits(pool, percent):
+    problem, schedule, _ = swapped_over_a_chain()
+    limit = schedule.peak_bytes * percent // 100
+    assert pool.unplaced_bytes(problem, schedule, limit).any() != pool.fits(problem, schedule, limit)
+
+
+def test_counting_what_finds_no_piece_ends_when_it_is_enough_and_is_paid():
+    problem, schedule, _ = swapped_over_a_chain()
+    limit, whole, part = int(schedule.peak_bytes / (1 - GPU_POOL.reserve)) + 1, Account(), Account()
+    most = GPU_POOL.unplaced_bytes(problem, schedule, limit, account=whole)
+    some = GPU_POOL.unplaced_bytes(problem, schedule, limit, lambda unplaced: unplaced.any(), account=part)
+    assert 0 < some.sum() < most.sum()
+    assert (part.replays, whole.replays) == (1, tuning.PERTURBED + 1)
+    assert 0 < part.seconds < whole.seconds

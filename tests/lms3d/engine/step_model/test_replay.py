@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lms3d.engine import tuning
+from lms3d.engine.step_model import replay as replays
 from lms3d.engine.step_model.allocator import (
     CPU_REGIONS,
     FIRST_REGIONS_BYTES,
@@ -16,7 +17,15 @@ from lms3d.engine.step_model.allocator import (
 from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.pool import GPU_POOL
 from lms3d.engine.step_model.problem import reduce
-from lms3d.engine.step_model.replay import Placement, ordered_lives, place, replay, replay_changes
+from lms3d.engine.step_model.replay import (
+    Placement,
+    ordered_lives,
+    place,
+    replay,
+    replay_changes,
+    steady,
+    unplaced_bytes,
+)
 from lms3d.engine.step_model.schedule import build
 from lms3d.engine.step_model.simulate import simulate
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, swapped_over_a_chain
@@ -43,6 +52,28 @@ def test_replay_needs_the_bytes_in_one_piece():
     placed = replay(problem, schedule, 24 * MIB, GPU_REGIONS)
     assert placed.fits
     assert placed.peak_bytes >= schedule.peak_bytes
+
+
+def test_what_finds_no_piece_is_counted_where_it_would_be():
+    """The 6 MiB of e, in each replay, as long as e lives."""
+    problem = reduce(HOLES, SECONDS)
+    schedule = build(problem, {}, SECONDS)
+    counted = list(unplaced_bytes(problem, schedule, 14 * MIB, GPU_REGIONS, most_bytes=14 * MIB))
+    made, read = problem.anchors.index("e"), problem.anchors.index("f")
+    assert len(counted) == tuning.PERTURBED + 1
+    assert all(bytes_at[[made, read]].min() >= 6 * MIB for bytes_at in counted)
+    assert not any(bytes_at[: problem.anchors.index("d")].any() for bytes_at in counted)
+    roomy = unplaced_bytes(problem, schedule, 24 * MIB, GPU_REGIONS, most_bytes=24 * MIB)
+    assert not any(bytes_at.any() for bytes_at in roomy)
+
+
+def test_what_is_in_use_above_the_most_counts_as_planned_only():
+    problem = reduce(HOLES, SECONDS)
+    schedule = build(problem, {}, SECONDS)
+    peak = replay(problem, schedule, 24 * MIB, GPU_REGIONS).peak_bytes
+    *shifted, planned = unplaced_bytes(problem, schedule, 24 * MIB, GPU_REGIONS, most_bytes=peak - MIB)
+    assert not any(bytes_at.any() for bytes_at in shifted)
+    assert planned.max() == MIB
 
 
 def test_replay_hands_a_forwarded_chunk_on():
@@ -101,6 +132,14 @@ def test_what_fits_only_by_a_coincidence_is_refused():
     roomy = place(problem, schedule, 40 * MIB, GPU_REGIONS)
     assert roomy.fits
     assert roomy.peak_bytes == replay(problem, schedule, 40 * MIB, GPU_REGIONS).peak_bytes
+
+
+def test_what_fits_by_a_coincidence_does_not_with_other_shifts(monkeypatch):
+    problem, schedule = coincidence()
+    assert not steady(problem, schedule, int(24.5 * MIB), GPU_REGIONS)
+    assert steady(problem, schedule, 40 * MIB, GPU_REGIONS)
+    monkeypatch.setattr(replays, "HELD_OUT", 0)
+    assert steady(problem, schedule, int(24.5 * MIB), GPU_REGIONS)
 
 
 def test_the_same_shifts_each_time():
