@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from lms3d.engine.cost import Machine
 from lms3d.engine.effort import Account
-from lms3d.engine.planners.hybrid import tuning
+from lms3d.engine.planners.hybrid import local_search, tuning
 from lms3d.engine.planners.hybrid.descent import Draft, cost
 from lms3d.engine.planners.hybrid.fragmentation import Pieces
 from lms3d.engine.planners.hybrid.search import Search
-from lms3d.engine.step_model.pool import GPU_POOL
+from lms3d.engine.step_model.pool import CPU_POOL, GPU_POOL
 from lms3d.engine.step_model.problem import reduce
-from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
+from lms3d.engine.step_model.schedule import build
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step, training
 
 HOLES = step(
     placeholder(mib=0.25),
@@ -79,3 +81,17 @@ def test_a_plan_that_fits_with_the_shifts_that_were_tried_alone_is_not_taken(mon
     found, unplanned = pieces()
     best = everything_swapped(found)
     assert found.improved(best, [unplanned]) is best
+
+
+@pytest.mark.parametrize("pool", [GPU_POOL, CPU_POOL])
+def test_a_hasty_plan_makes_way_for_a_cheaper_one_whose_pieces_fit(pool):
+    slow = Machine(flops_per_second=1e10, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=2e8)
+    problem = reduce(training(16, mib=4, resident_mib=3), slow)
+    limit_bytes = int(0.35 * pool.needed_bytes(problem, build(problem, {}, slow)))
+    hasty = local_search.solve(problem, limit_bytes, slow, pool=pool, seconds=0.1)
+    cheaper = local_search.place(hasty, slow, pool=pool)
+    assert hasty.fits
+    assert cheaper.fits
+    assert pool.fits(problem, cheaper.schedule, limit_bytes)
+    assert cheaper.schedule.cost_seconds < 0.95 * hasty.schedule.cost_seconds
+    assert cheaper.bound_seconds <= cheaper.schedule.cost_seconds
