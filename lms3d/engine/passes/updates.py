@@ -8,7 +8,8 @@ run as soon as they can.
 
     kernel --> read --> convolution's input gradient ..control..>  kernel -= change
 
-UPDATE-1  Ops that read through identities, reshapes and slices count, too.
+UPDATE-1  Ops that read through identities, reshapes and slices count, too. So do the readers of a tensor that is made of variables
+          alone, such as a kernel's cast or reverse: a plan may make it again, from the old value, just before it is read.
 UPDATE-2  An op that comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
 UPDATE-3  An If waits for the readers of the variables that its branches update, such as those of Keras's accumulated gradients.
           Updates in a branch wait for their readers, too.
@@ -19,7 +20,7 @@ UPDATE-4  No plan orders the ops of a branch. There one variable is updated afte
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import tensorflow as tf
 
@@ -68,10 +69,7 @@ def _early(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]
     if not updates:
         return
     place = _places(graph, [op.name for op in updates])
-    holders: dict[str, list[tf.Operation]] = defaultdict(list)
-    for op in found:
-        if op.type == "ReadVariableOp" and op.name in place:
-            holders[op.inputs[0].name] += _readers(op.outputs[0])
+    holders = _holders(sorted((op for op in found if op.name in place), key=lambda op: place[op.name]))
     for update, updated in updates.items():
         here = place.get(update.name, 0)
         known = {*(t.op.name for t in update.inputs), *(op.name for op in update.control_inputs)}
@@ -170,10 +168,19 @@ def _places(graph: tf.Graph, updates: Sequence[str]) -> dict[str, int]:
     return {op.name: i for i, op in enumerate(traced_order(graph, last=updates))}
 
 
-def _readers(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """The ops that read the memory of a tensor (UPDATE-1)."""
-    for op in tensor.consumers():
-        yield op
-        if op.type in _MAY_PASS_ON:
-            for output in op.outputs:
-                yield from _readers(output)
+def _holders(in_order: Iterable[tf.Operation]) -> dict[str, list[tf.Operation]]:
+    """The handle of each variable -> the ops that read its value, or a tensor that is made of variables alone (UPDATE-1)."""
+    holders: dict[str, list[tf.Operation]] = defaultdict(list)
+    handles: dict[str, set[str]] = {}  # a tensor -> the variables whose memory it holds, or that it is made of
+    for op in in_order:
+        if op.type == "ReadVariableOp":
+            handles[op.outputs[0].name] = {op.inputs[0].name}
+            continue
+        inputs = [handles.get(t.name, set()) for t in op.inputs if t.op.type != "Const"]
+        held = set().union(*inputs)
+        for handle in held:
+            holders[handle].append(op)
+        alone = all(inputs) and _is_large(op) and not reading.is_stateful(op)
+        if held and (alone or op.type in _MAY_PASS_ON):
+            handles.update((t.name, held) for t in op.outputs)
+    return holders

@@ -176,6 +176,57 @@ def test_an_op_that_is_computed_again_reads_the_old_value_in_time():
     assert address(w) == before
 
 
+def turned_twice(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    """A kernel that is widened before it is used, as that of an upsampling convolution is."""
+    turned = tf.reverse(w, [0], name="turned") + tf.reverse(w, [1], name="crossed")
+    loss = tf.matmul(x, turned)
+    return tf.matmul(tf.nn.relu(loss), turned, transpose_b=True)
+
+
+def test_an_update_waits_for_readers_of_a_tensor_that_is_made_of_the_variable_alone():
+    function = traced(turned_twice, tf.Variable(tf.ones(SHAPE)))
+    updates.hold_back(function.graph)
+    (update,) = (op for op in function.graph.get_operations() if op.type == "AssignSubVariableOp")
+    waited = [op.type for op in update.control_inputs]
+    assert (waited.count("ReverseV2"), waited.count("AddV2"), waited.count("MatMul")) == (2, 1, 2)
+
+
+def test_a_tensor_that_is_made_of_others_too_is_no_value_of_the_variable():
+    """To make it again takes the others, and those are there as late as a plan likes."""
+
+    def mixed(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+        sums = w + tf.matmul(x, x, transpose_a=True)
+        return tf.matmul(sums, sums, name="reader")
+
+    function = traced(mixed, tf.Variable(tf.ones(SHAPE)))
+    updates.hold_back(function.graph)
+    (update,) = (op for op in function.graph.get_operations() if op.type == "AssignSubVariableOp")
+    waited = {op.type for op in update.control_inputs}
+    assert "AddV2" in waited
+    assert "MatMul" not in waited
+
+
+def test_a_variable_stays_where_it_is_while_a_plan_makes_a_tensor_of_it_again():
+    w, x = tf.Variable(tf.random.stateless_normal(SHAPE, (1, 2))), tf.ones(SHAPE)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        turned = tf.reverse(w, [0])
+        hidden = tf.matmul(x, turned)
+        for _ in range(4):
+            hidden = tf.nn.relu(tf.matmul(hidden, x))
+        w.assign_sub(tf.matmul(x, hidden))
+        for _ in range(4):
+            hidden = tf.nn.relu(tf.matmul(hidden, x))
+        return tf.matmul(hidden, turned)
+
+    function, before = functions.trace(step, tf.TensorSpec(SHAPE)), address(w)
+    settings = Settings(limit_bytes=1 << 40, planner="recompute_everything")
+    prepared = Engine(settings, compute_device="CPU:0").prepare(function, "function")
+    assert "ReverseV2" in {again.op for again in prepared.plan.recomputes}
+    prepared.function(x)
+    assert address(w) == before
+
+
 def test_lms_holds_updates_back():
     w, x = tf.Variable(tf.random.stateless_normal(SHAPE, (1, 2))), tf.ones((1, SHAPE[0]))
     function = traced(product, w)
