@@ -26,6 +26,7 @@ NORMALISING: Registry[type[Normalising]] = Registry(
     "normalising pass",
     shapes="lms3d.engine.passes.shapes:FixShapes",
     identities="lms3d.engine.passes.identities:PassIdentities",
+    parts="lms3d.engine.passes.parts:SliceParts",
     turned="lms3d.engine.passes.turned:TurnKernels",
     repeats="lms3d.engine.passes.repeats:ComputeOnce",
     joins="lms3d.engine.passes.joins:KeepApart",

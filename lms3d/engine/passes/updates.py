@@ -8,13 +8,16 @@ run as soon as they can.
 
     kernel --> read --> convolution's input gradient ..control..>  kernel -= change
 
-UPDATE-1  Ops that read through identities, reshapes and slices count, too. So do the readers of a tensor that is made of variables
-          alone, such as a kernel's cast or reverse: a plan may make it again, from the old value, just before it is read.
+UPDATE-1  Ops that read through identities, reshapes and slices count, too. So do the readers of a large tensor that is made of
+          variables and small tensors, such as a kernel's cast or reverse: a plan may make it again, from the old value, just before
+          it is read.
 UPDATE-2  An op that comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
 UPDATE-3  An If waits for the readers of the variables that its branches update, such as those of Keras's accumulated gradients.
           Updates in a branch wait for their readers, too.
 UPDATE-4  No plan orders the ops of a branch. There one variable is updated after the other, or the changes of all would exist at
           once. If that takes more memory, as in a branch that computes gradients, the branch is left alone.
+UPDATE-5  What an update alone needs and is made of the old value, such as the kernel times its decay, is not made before the others
+          have read that. Else one more copy of all weights would wait from the start of the step.
 """
 
 from __future__ import annotations
@@ -56,26 +59,34 @@ class HoldBack(Normalising):
 def hold_back(graph: tf.Graph, compute_device: str = "CPU:0") -> int:
     """Adds the control edges; returns how many edits it took. Results are unchanged."""
     count = sum(_within_branches(op, compute_device) for op in graph.get_operations())
-    for update, readers in list(_early(graph)):
-        surgery.add_control_inputs(update, readers)
+    for op, readers in list(_early(graph)):
+        surgery.add_control_inputs(op, readers)
         count += len(readers)
     return count
 
 
 def _early(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]:
-    """The updates of a graph that may come too early, each with the readers of the old value for which it does not wait."""
+    """The updates of a graph that may come too early, and the ops of UPDATE-5, each with the readers of the old value for which it
+    does not wait."""
     found = graph.get_operations()
     updates = {op: updated for op in found if not reading.in_loop(op) and (updated := _updated(op))}
     if not updates:
         return
     place = _places(graph, [op.name for op in updates])
-    holders = _holders(sorted((op for op in found if op.name in place), key=lambda op: place[op.name]))
+    in_order = sorted((op for op in found if op.name in place), key=lambda op: place[op.name])
+    holders = _holders(in_order)
+    awaited = {control for op in found if op not in updates for control in op.control_inputs}
     for update, updated in updates.items():
         here = place.get(update.name, 0)
-        known = {*(t.op.name for t in update.inputs), *(op.name for op in update.control_inputs)}
-        late = {op.name: op for handle in updated for op in holders[handle] if place.get(op.name, here) < here}
-        if waits := [op for name, op in late.items() if name not in known and not reading.in_loop(op)]:
-            yield update, waits
+        late = {op: None for handle in updated for op in holders[handle] if place[op.name] < here}
+        readers = [op for op in late if not reading.in_loop(op)]
+        own = _own(update, {*readers})
+        others = [op for op in readers if op not in own]
+        first = [op for op in own - awaited if own.isdisjoint(t.op for t in op.inputs)]
+        for op in (update, *first):
+            known = {*(t.op for t in op.inputs), *op.control_inputs}
+            if waits := [reader for reader in others if reader not in known]:
+                yield op, waits
 
 
 def _unheld(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]:
@@ -168,19 +179,37 @@ def _places(graph: tf.Graph, updates: Sequence[str]) -> dict[str, int]:
     return {op.name: i for i, op in enumerate(traced_order(graph, last=updates))}
 
 
+def _own(update: tf.Operation, readers: Set[tf.Operation]) -> set[tf.Operation]:
+    """Those of the readers that make large tensors which the update alone needs (UPDATE-5)."""
+    own: set[tf.Operation] = set()
+    left = [t.op for t in update.inputs]
+    while left:
+        op = left.pop()
+        needed_by = {reader for t in op.outputs for reader in t.consumers()}
+        if op in readers and _is_large(op) and needed_by <= {update, *own}:
+            own.add(op)
+            left += [t.op for t in op.inputs]
+    return own
+
+
 def _holders(in_order: Iterable[tf.Operation]) -> dict[str, list[tf.Operation]]:
-    """The handle of each variable -> the ops that read its value, or a tensor that is made of variables alone (UPDATE-1)."""
+    """The handle of each variable -> the ops that read its value, or a large tensor that is made of it (UPDATE-1)."""
     holders: dict[str, list[tf.Operation]] = defaultdict(list)
     handles: dict[str, set[str]] = {}  # a tensor -> the variables whose memory it holds, or that it is made of
     for op in in_order:
         if op.type == "ReadVariableOp":
             handles[op.outputs[0].name] = {op.inputs[0].name}
             continue
-        inputs = [handles.get(t.name, set()) for t in op.inputs if t.op.type != "Const"]
-        held = set().union(*inputs)
+        held = set().union(*(handles.get(t.name, ()) for t in op.inputs))
         for handle in held:
             holders[handle].append(op)
-        alone = all(inputs) and _is_large(op) and not reading.is_stateful(op)
-        if held and (alone or op.type in _MAY_PASS_ON):
+        alone = all(t.name in handles or _is_at_hand(t) for t in op.inputs) and _is_large(op)
+        if held and (op.type in _MAY_PASS_ON or (alone and not reading.is_stateful(op))):
             handles.update((t.name, held) for t in op.outputs)
     return holders
+
+
+def _is_at_hand(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is a constant, or so small that no plan moves it."""
+    size_bytes = size(tensor)
+    return tensor.op.type == "Const" or (size_bytes is not None and size_bytes <= CRUMB_BYTES)

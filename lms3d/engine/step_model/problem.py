@@ -41,7 +41,7 @@ class Buffer:
     parents: the indices of the buffers that its op reads. overwrites: the parents into which its op may write if nobody reads them
     afterwards; it takes the first that it can. seconds, workspace_bytes: what recomputing takes, besides the buffer itself; the
     other results of its op are part of the workspace. mapped: once swapped out, it is read in place and takes no memory of the
-    device.
+    device. last_recompute: the anchor that updates a variable that its op reads.
     """
 
     root: str
@@ -56,6 +56,7 @@ class Buffer:
     overwrites: tuple[int, ...]
     mapped: bool = False
     workspace_bytes: int = 0
+    last_recompute: int = sys.maxsize
 
 
 class Event(NamedTuple):
@@ -167,6 +168,7 @@ class _Reduction:
             self.large = {}
         self.position = {op.name: i for i, op in enumerate(self.anchors)}
         self.index = {root: i for i, root in enumerate(self.large)}
+        self.updates = self._updates()
 
     def problem(self) -> Problem:
         small = (*self._small(), *self._hidden())
@@ -207,7 +209,23 @@ class _Reduction:
             overwrites=self._overwrites(op, store),
             mapped=self.machine.mapped and store.root not in self.lasts,
             workspace_bytes=op.workspace_bytes + sum(t.bytes or 0 for t in op.outputs if t.name != store.root),
+            last_recompute=min(
+                (self.updates.get(name, sys.maxsize) for name in self._variables(op)), default=sys.maxsize
+            ),
         )
+
+    def _updates(self) -> dict[str, int]:
+        """The handle of each variable that anchors update -> the first of them."""
+        first: dict[str, int] = {}
+        for i, op in enumerate(self.anchors):
+            for name in op.inputs if op.stateful else ():
+                first.setdefault(name, i)
+        return first
+
+    def _variables(self, op: Op) -> list[str]:
+        """The handles of the variables whose values an op reads."""
+        makers = [self.graph.by_name[producer_name(self.root_of[t])] for t in op.inputs if t in self.root_of]
+        return [name for maker in makers if maker.type == "ReadVariableOp" for name in maker.inputs]
 
     def _maker(self, store: Storage) -> Op:
         return self.graph.by_name[producer_name(store.root)]

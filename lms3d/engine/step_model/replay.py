@@ -56,8 +56,7 @@ def place(
     """
     ordered = _ordered(problem, schedule, regions)
     peak = 0
-    for seed in range(PERTURBED, -1, -1):  # the smallest pool first: a schedule that does not fit mostly fails there
-        smaller = int(limit_bytes * (1 - margin * seed / PERTURBED))
+    for seed, smaller in _pools(limit_bytes, margin):
         placed = replay(problem, schedule, smaller, regions, seed, ordered, account)
         if not placed.fits:
             return Placement(False, max(peak, placed.peak_bytes))
@@ -79,14 +78,19 @@ def unplaced_bytes(
     int64, shape (events,). All 0 if the schedule fits. A replay goes on without them.
     """
     ordered, events = _ordered(problem, schedule, regions), len(schedule.events)
-    for seed in range(PERTURBED, -1, -1):
-        smaller = int(limit_bytes * (1 - margin * seed / PERTURBED))
+    for seed, smaller in _pools(limit_bytes, margin):
         replayed = _replayed(problem, schedule, smaller, regions, seed, ordered, account, to_the_end=True)
         if replayed is None:
             yield np.full(events, limit_bytes)
             continue
         above = np.maximum(np.array(replayed.in_use, np.int64) - most_bytes, 0) if seed == 0 else 0
         yield ledger.live_bytes(replayed.unplaced, events) + above
+
+
+def _pools(limit_bytes: int, margin: float) -> Iterator[tuple[int, int]]:
+    """The seed and the bytes of each replay, the smallest pool first: a schedule that does not fit mostly fails there."""
+    for seed in range(PERTURBED, -1, -1):
+        yield seed, int(limit_bytes * (1 - margin * seed / PERTURBED))
 
 
 def steady(

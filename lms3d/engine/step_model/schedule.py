@@ -15,6 +15,9 @@ SCHEDULE-5  A forwarding op writes into an input copy that ends with it, which m
             write into an original that goes to the tier.
 SCHEDULE-6  A mapped buffer, once swapped out, is read in place: its swap-ins take neither memory nor time, and nobody writes into
             them. They are called `LEAD` events ahead.
+SCHEDULE-7  Nothing is recomputed from a variable after its update: a copy would hold the old value, and TensorFlow would move the
+            variable to another piece of memory (`lms3d.engine.passes.updates`). No gap from there on ends a segment of a buffer
+            that would be recomputed, and `recompute_at` says nothing there.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import numpy as np
 from lms3d.engine.cost import Machine
 from lms3d.engine.step_model import ledger
 from lms3d.engine.step_model.decisions import KEEP, Choice, Mode
-from lms3d.engine.step_model.problem import Event, Problem
+from lms3d.engine.step_model.problem import Buffer, Event, Problem
 from lms3d.engine.tuning import LEAD
 
 
@@ -137,13 +140,14 @@ def _segments(problem: Problem, choices: dict[int, Choice]) -> tuple[dict[int, l
         segments: list[list[Event]] = [[]]
         last = buffer.defined
         for reader in readers:
-            if choice.cuts(reader.anchor - last, first=len(segments) == 1):  # SCHEDULE-1
+            too_late = choice.mode is Mode.RECOMPUTE and reader.anchor > buffer.last_recompute  # SCHEDULE-7
+            if not too_late and choice.cuts(reader.anchor - last, first=len(segments) == 1):  # SCHEDULE-1
                 segments.append([])
             segments[-1].append(reader)
             last = reader.anchor
         by_buffer[b] = segments
         for segment in segments[1:]:
-            if _source(choice, segment) is Mode.RECOMPUTE:
+            if _source(buffer, choice, segment) is Mode.RECOMPUTE:
                 event = Event(segment[0].anchor, b)
                 recomputed.append(event)
                 for parent in buffer.parents:  # SCHEDULE-3
@@ -163,9 +167,10 @@ def _events(problem: Problem, recomputed: list[Event]) -> list[Event]:
     return [*events, *problem.anchor_events[done:]]
 
 
-def _source(choice: Choice, readers: Sequence[Event]) -> Mode:
+def _source(buffer: Buffer, choice: Choice, readers: Sequence[Event]) -> Mode:
     """The mode of the copy for a segment of a moved buffer."""
-    if choice.recompute_at and any(r.anchor in choice.recompute_at for r in readers):  # SCHEDULE-2
+    in_time = readers[0].anchor <= buffer.last_recompute  # SCHEDULE-7
+    if in_time and choice.recompute_at and any(r.anchor in choice.recompute_at for r in readers):  # SCHEDULE-2
         return Mode.RECOMPUTE
     return choice.mode
 
@@ -189,7 +194,7 @@ def _copies(
             reads = [event_of[r] if r in event_of else at[r.anchor] for r in readers]
             first = at[buffer.defined] if k == 0 else min(reads)
             first_read = min(reads, default=first)
-            mode = _source(choices[b], readers) if k else Mode.KEEP
+            mode = _source(buffer, choices[b], readers) if k else Mode.KEEP
             if mode is Mode.RECOMPUTE:
                 first = event_of[Event(readers[0].anchor, b)]
             end = count - 1 if buffer.returned else max(reads, default=first)

@@ -137,9 +137,8 @@ _FLOPS: dict[str, tuple[int, int | None]] = {
 }
 
 
-# Ops without work. Without its forward op the gradient of a pooling runs another, slower kernel.
-_NOT_ALONE = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES | frozenset(PAIRED_TYPES.values())
-_SLICE_ALIGNMENT = 64  # bytes: the largest that TensorFlow is built with
+_NO_WORK = ALIAS_TYPES | METADATA_TYPES | RESIDENT_TYPES
+SLICE_ALIGNMENT = 64  # bytes: the largest that TensorFlow is built with
 
 
 def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
@@ -147,11 +146,14 @@ def signature(op: tf.Operation, compute_device: str = "CPU:0") -> str:
 
     On a GPU a convolution chooses its algorithm within the limit of cuDNN's workspace, which is a part of it.
 
-    "" for ops that do no work or cannot run alone: stateful, random, in a loop, or of an unknown shape or argument.
+    "" for ops that do no work or cannot run alone: stateful, random, in a loop, or of an unknown shape or argument. On a processor
+    the gradient of a pooling runs another, slower kernel without its forward op. On a GPU it runs the same one, and takes twice its
+    inputs for the time being (`cudnn_pooling_gpu.cc`).
     """
     tensors = [*op.inputs, *op.outputs]
     if (
-        op.type in _NOT_ALONE
+        op.type in _NO_WORK
+        or (op.type in PAIRED_TYPES.values() and compute_device.startswith("CPU"))
         or "Random" in op.type
         or "Multinomial" in op.type
         or op.type.startswith(("PyFunc", "EagerPyFunc"))
@@ -257,7 +259,7 @@ def _is_view(op: tf.Operation) -> bool:
     whole = (begin == 0) & (extent == shape)
     row = int(np.prod(shape[1:])) * op.inputs[0].dtype.size
     steps = (begin[0] * row, extent[0] * row) if len(shape) == 1 else (row,)
-    aligned = row > 0 and all(step % _SLICE_ALIGNMENT == 0 for step in steps)
+    aligned = row > 0 and all(step % SLICE_ALIGNMENT == 0 for step in steps)
     return bool(whole[1:].all() and (whole[0] or aligned))
 
 

@@ -184,6 +184,7 @@ def test_what_cannot_run_alone_has_no_signature(step):
     without = {op.type for op in capture(step).ops if not op.signature}
     # Random, stateful, without work, and the gradient that runs another kernel without its forward op.
     assert {"RandomUniform", "StatelessRandomNormalV2", "Placeholder", "Const", "MaxPool3DGrad"} <= without
+    assert signature(of_type(step, "MaxPool3DGrad"), "GPU:0")  # there the forward op hides nothing from it
     unknown = functions.trace(tf.tanh, tf.TensorSpec((None, 4)))
     assert signature(of_type(unknown, "Tanh")) == ""
 

@@ -31,6 +31,8 @@ def training(kernel: tf.Variable, bias: tf.Variable, mean: tf.Variable):
             a, b = tf.raw_ops.ShapeN(input=[y, z])
             loss = tf.reduce_sum(tf.nn.conv2d(y * z, kernel, 1, "SAME")) + tf.cast(tf.reduce_sum(a - b), tf.float32)
             volume = tf.reshape(bias, (1, 2, 2, 2, 4))
+            first, second = tf.unstack(y)
+            loss += tf.reduce_sum(first * second)
             loss += tf.reduce_sum(tf.nn.conv3d(volume, tf.ones((1, 1, 3, 4, 2)), [1] * 5, "SAME"))
         dk, db = tape.gradient(loss, [kernel, bias])
         kernel.assign_sub(0.01 * dk)
