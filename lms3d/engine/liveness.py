@@ -4,8 +4,8 @@ A *storage* is a buffer: the tensor whose op allocated it, and all tensors that 
 
 LIVE-1  An op allocates its outputs, and its workspace for as long as it runs.
 LIVE-2  An output of an aliasing op shares its input's storage.
-LIVE-3  A forwarding kernel writes into the storage of an input if it reads that whole and once, the input dies there, and the
-        kernel's first output has the same size.
+LIVE-3  A forwarding kernel writes into the storage of an input if it reads that once, the storage dies there, and the input has
+        the size of the kernel's first output. The input may be a view of a part: the output then holds all of the storage.
 LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold no storage: they are not readers.
 LIVE-5  A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
@@ -78,19 +78,18 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
     return found
 
 
-def read_whole(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> list[str]:
-    """The storages (roots) that an op reads once and whole.
+def read_once(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> dict[str, int]:
+    """The storages (roots) that an op reads once, and the bytes of the tensors through which it does.
 
-    A storage that it reads through a view of a part is left out, and so is one that it reads as two inputs, which has two holders.
+    A storage that it reads as two inputs has two holders, and is left out.
     """
     inputs = [t for t in op.inputs if t in root_of]
     read = [root_of[t] for t in inputs]
-    sizes = [(graph.tensors[t].bytes, graph.tensors[root_of[t]].bytes) for t in inputs]
-    return [root for root, (seen, whole) in zip(read, sizes, strict=True) if seen == whole and read.count(root) == 1]
+    return {root: graph.tensors[t].bytes or 0 for t, root in zip(inputs, read, strict=True) if read.count(root) == 1}
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
-    """The storage (root) that `op` may overwrite (LIVE-3), among (root, bytes) of the dying inputs that it reads whole."""
+    """The storage (root) that `op` may overwrite (LIVE-3), among those that die and (root, bytes) of what it reads of them once."""
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
@@ -159,6 +158,7 @@ class LiveStorages:
     def __init__(self, graph: StepGraph) -> None:
         self.graph, self.root_of, self.stores = graph, roots(graph), storages(graph)
         self.live_bytes = self.peak_bytes = graph.resident_bytes
+        self._held = {root: store.bytes for root, store in self.stores.items()}  # more, of what took a storage over
         self._pending = {root: len(store.readers) for root, store in self.stores.items()}
         # LIVE-5: a storage that stays, or that an op took over, is not freed.
         self._stay = {root for root, store in self.stores.items() if store.resident or store.returned}
@@ -172,14 +172,15 @@ class LiveStorages:
         dying = [root for root in read if self._pending[root] == 1 and root in self._made and root not in self._stay]
         reused = None
         if dying and op.type in FORWARDING_TYPES and op.on_device:
-            whole = read_whole(self.graph, op, self.root_of)
-            reused = forwarded(op, [(root, self.stores[root].bytes) for root in dying if root in whole])
+            once = read_once(self.graph, op, self.root_of)
+            reused = forwarded(op, [(root, once[root]) for root in dying if root in once])
         made = [t.name for t in op.outputs if t.name in self.stores and not self.stores[t.name].resident]
         self._made.update(made)
-        self.live_bytes += self._bytes(made)
         if reused is not None:  # LIVE-3
             self._stay.add(reused)
-            self.live_bytes -= self.stores[reused].bytes
+            self.live_bytes -= self._held[reused]
+            self._held[op.outputs[0].name] = self._held[reused]
+        self.live_bytes += self._bytes(made)
         for name in made:
             taken_over = reused is not None and name == op.outputs[0].name
             self.changes.append(Change(name, 0, reused or "") if taken_over else Change(name, self.stores[name].bytes))
@@ -199,10 +200,10 @@ class LiveStorages:
         self.live_bytes -= self._bytes(ended) + self._bytes(touched.unread)
         if touched.workspace.bytes:
             self.changes.append(touched.workspace)
-        self.changes += [Change(root, -self.stores[root].bytes) for root in (*ended, *touched.unread)]
+        self.changes += [Change(root, -self._held[root]) for root in (*ended, *touched.unread)]
 
     def _bytes(self, found: list[str]) -> int:
-        return sum(self.stores[root].bytes for root in found)
+        return sum(self._held[root] for root in found)
 
 
 def live_bytes(graph: StepGraph) -> np.ndarray:

@@ -49,7 +49,13 @@ class Memory:
 
     def bytes(self) -> int:
         """The bytes that are live now."""
-        return self.graph.resident_bytes + sum(size for s, (_, size) in self.makers.items() if self._live(s))
+        return self.graph.resident_bytes + sum(self._held(s) for s in self.makers if self._live(s))
+
+    def _held(self, storage: str) -> int:
+        """The bytes of a storage: all of the one that its op overwrote, if any."""
+        maker, size = self.makers[storage]
+        first = self.graph.ops[maker].outputs[0].name == storage
+        return next((self._held(old) for old, by in self.over.items() if by == maker and first), size)
 
     def _live(self, storage: str) -> bool:
         maker, _ = self.makers[storage]
@@ -71,14 +77,15 @@ class Memory:
         if op.type not in FORWARDING_TYPES or not op.outputs or op.outputs[0].name not in self.makers:
             return None
         kept = self.returned | self.over.keys()
-        may = [s for s in self.reads[i] - kept if s in self.makers and self._read_whole(op, s)]
+        may = [s for s in self.reads[i] - kept if s in self.makers and self._seen(op, s) == op.outputs[0].bytes]
         last = [s for s in may if self.makers[s][0] in self.begun and self.readers[s] - self.ended == {i}]
-        return min((s for s in last if self.makers[s][1] == op.outputs[0].bytes), default=None)
+        return min(last, default=None)
 
-    def _read_whole(self, op: Op, storage: str) -> bool:
-        owner, tensors = owners(self.graph), self.graph.tensors
+    def _seen(self, op: Op, storage: str) -> int | None:
+        """The bytes that an op reads of a storage; None if it reads it as two inputs."""
+        owner = owners(self.graph)
         reads = [t for t in op.inputs if owner.get(t) == storage]
-        return len(reads) == 1 and tensors[reads[0]].bytes == tensors[storage].bytes
+        return self.graph.tensors[reads[0]].bytes if len(reads) == 1 else None
 
 
 def live_bytes(graph: StepGraph) -> list[int]:

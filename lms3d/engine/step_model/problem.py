@@ -27,7 +27,7 @@ from lms3d.engine.ir import (
     paired,
     producer_name,
 )
-from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_whole, roots, storages
+from lms3d.engine.liveness import Storage, lasting, peak_bytes, read_once, roots, storages
 from lms3d.engine.step_model import ledger
 from lms3d.engine.tuning import MOST_KEPT_SHARE, SMALL_SHIFT, SMALLEST_SHARE
 
@@ -233,9 +233,8 @@ class _Reduction:
     def _overwrites(self, op: Op, store: Storage) -> tuple[int, ...]:
         if op.type not in FORWARDING_TYPES or op.outputs[0].name != store.root:
             return ()
-        whole = [root for root in read_whole(self.graph, op, self.root_of) if root in self.index]
-        same = [root for root in whole if self.graph.tensors[root].bytes == store.bytes]
-        return tuple(self.index[root] for root in same)
+        once = read_once(self.graph, op, self.root_of)
+        return tuple(self.index[root] for root, seen in once.items() if root in self.index and seen == store.bytes)
 
     def _small(self) -> Iterator[Small]:
         """The small buffers. The executor runs a small op as soon as its inputs are ready, wherever the op was traced."""

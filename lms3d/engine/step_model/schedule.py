@@ -12,7 +12,7 @@ SCHEDULE-4  The links to and from the tier are serial. A swap-out starts when th
             complete (tight: the next event waits for it). A swap-in starts as late as still hides its transfer (tight: just before
             its reader, which waits). A planner may let it start earlier (`starts`).
 SCHEDULE-5  A forwarding op writes into an input copy that ends with it, which may be a swap-in that starts with it. It does not
-            write into an original that goes to the tier.
+            write into an original that goes to the tier. If it read a part of the copy, it holds all of it from then on.
 SCHEDULE-6  A mapped buffer, once swapped out, is read in place: its swap-ins take neither memory nor time, and nobody writes into
             them. They are called `LEAD` events ahead.
 SCHEDULE-7  Nothing is recomputed from a variable after its update: a copy would hold the old value, and TensorFlow would move the
@@ -246,6 +246,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
     for copy in copies:
         if copy.buffer in problem.overwritten and copy.bytes and (copy.number or copy.buffer not in release):
             ending[copy.buffer, copy.end] = copy
+    taken: list[Copy] = []
     for copy in copies:
         buffer = problem.buffers[copy.buffer]
         if not buffer.overwrites or copy.mode is Mode.SWAP:
@@ -256,8 +257,12 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
             if old is not None and (old.start < event or old.mode is Mode.SWAP):
                 old.end -= 1
                 old.heir = copy
+                taken.append(old)
                 del ending[parent, event]
                 break
+    for old in sorted(taken, key=lambda copy: copy.start):
+        if old.heir is not None and old.bytes > old.heir.bytes:
+            old.heir.bytes = old.bytes
 
 
 def _timeline(

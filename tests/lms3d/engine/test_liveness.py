@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lms3d.engine.liveness import live_bytes, peak_bytes, roots, storages
-from tests.lms3d.engine.toy_graphs import MIB, op, placeholder, step
+from lms3d.engine.step_model.problem import reduce
+from lms3d.engine.step_model.schedule import build
+from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
 
 
 def table(graph) -> list[float]:
@@ -61,6 +63,26 @@ def test_returning_an_alias_keeps_its_storage():
 )
 def test_forwarding(reader, live):
     assert table(step(op("a"), reader)) == [1, live]
+
+
+def test_forwarding_through_a_view_of_a_part():
+    """The result holds all of the storage, and hands it on. A view that is not the last one is not written into."""
+    graph = step(
+        op("a", mib=8),
+        op("rows", "a", type="Slice", mib=2, view=True),
+        op("others", "a", type="Slice", mib=4, view=True),
+        op("b", "others", type="Relu", mib=4),  # rows is still read
+        op("c", "rows", type="Relu", mib=2),  # holds the 8 MiB of a
+        op("d", "b", mib=1),
+        op("e", "c", type="Relu", mib=2),
+        op("f", "e", mib=1),
+        op("g", "f", "d", mib=1),
+    )
+    assert table(graph) == [8, 8, 8, 12, 12, 13, 9, 10, 3]
+    problem = reduce(graph, SECONDS)
+    size = {problem.buffers[c.buffer].root: c.bytes / MIB for c in build(problem, {}, SECONDS).copies}
+    assert [size[f"{name}:0"] for name in "abcdef"] == [8, 4, 8, 1, 8, 1]
+    assert [b / MIB for b in build(problem, {}, SECONDS).live_bytes] == [8, 12, 12, 13, 9, 10, 3]
 
 
 def test_no_forwarding_while_somebody_else_still_reads():

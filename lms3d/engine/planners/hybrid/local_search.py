@@ -15,7 +15,7 @@ is better at swapping what waits longest, within seconds at most; a short search
 In a pool the schedule's allocations are replayed (`replay`). If the pieces of a plan do not fit, as many of its choices as possible
 are taken over into the plan that fits: half of them at once, then quarters, and so on. Plans for somewhat fewer bytes may fit as
 well. The cheapest of all these takes over what it can from the next ones. PLAN-3 and PLAN-4 go on from there. If that plan is dear,
-`place` looks for room in others (`fragmentation`).
+`place` looks for room in others (`fragmentation`), if need be in rounds, whose descents see noise in the seconds of ops.
 
 PLAN-3 and PLAN-4 count what transfers cost. PLAN-1 and PLAN-2 take transfers as nearly free (`TRANSFER_PRICE` in `engine.tuning`):
 a descent by the true price ends higher.
@@ -32,6 +32,7 @@ Steps of thousands of slabs are planned by `ladder` instead.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -77,9 +78,9 @@ def place(
     pool: Pool,
     most_swapped_bytes: int | None = None,
     account: Account | None = None,
-) -> Solution:
-    """The solution, which fits in a pool, or a cheaper one: room is looked for in plans that are cheap by bytes alone
-    (`fragmentation`). The arguments are those of `solve`."""
+) -> list[Solution]:
+    """Solutions that are cheaper than `best`, which fits in a pool: room is looked for in plans that are cheap by bytes alone
+    (`fragmentation`). The cheapest comes last. The other arguments are those of `solve`."""
     account = account or Account()
     solver = _Solver(best.problem, best.limit_bytes, machine, pool, None, most_swapped_bytes, account)
     return solver.place(best, tuning.PLACED_SECONDS * tuning.in_proportion(len(best.problem.anchors)))
@@ -135,27 +136,53 @@ class _Solver:
             return self._checked(min(reached, key=lambda plan: plan.schedule.peak_bytes))
         return replace(self._checked(self._exchanged(fitting)), bound_seconds=bound)
 
-    def place(self, best: Solution, seconds: float) -> Solution:
-        """The solution, or a cheaper one that many plans which are cheap by bytes alone lead to."""
+    def place(self, best: Solution, seconds: float) -> list[Solution]:
+        """Solutions to which plans lead that are cheap by bytes alone, each cheaper than the one before. While the last is dear,
+        more such plans are looked for, in rounds."""
+        pieces, found, in_vain = Pieces(self.search, self.limit_bytes, self.pool), [best], 0
         self.search.extend(seconds - self.search.seconds_left)
-        starts, _ = self._starts()
-        downhill = Search(self.problem, search.cheap(self.machine), seconds, self.most_swapped_bytes, self.account)
+        for number in itertools.count():
+            plans = self._cheap_by_bytes(number)
+            solution = self._with_room(pieces, found[-1], plans)
+            cheaper = solution.schedule.cost_seconds < found[-1].schedule.cost_seconds
+            found += [solution] if cheaper else []
+            in_vain = 0 if cheaper or not number else in_vain + 1
+            if number == 0:
+                self.search.extend(tuning.ROUNDS_SHARE * seconds - self.search.seconds_left)
+            if found[-1].lost_share <= tuning.DEAR or in_vain > tuning.ROUNDS_IN_VAIN or self.search.late:
+                return found[1:]
+        raise AssertionError("the effort ends")
+
+    def _with_room(self, pieces: Pieces, best: Solution, plans: list[Draft]) -> Solution:
+        """The solution, or a cheaper one that these plans lead to."""
+        plan = pieces.improved(Draft(best.choices, best.schedule), _different(plans))
+        return replace(self._checked(plan), bound_seconds=min(best.bound_seconds, cost(plan)[0]))
+
+    def _cheap_by_bytes(self, number: int) -> list[Draft]:
+        """Plans that are cheap if their pieces need not fit, for round `number` of `place`. The first round tries each share of the
+        budget, while effort is left."""
+        problem = _noisy(self.problem, number) if number else self.problem
+        shares = [tuning.STARTS[-number % len(tuning.STARTS)]] if number else tuning.STARTS
+        started = self.search.seconds_left
+        solver = _Solver(
+            problem, self.limit_bytes, self.machine, self.pool, None, self.most_swapped_bytes, self.account
+        )
+        starts, _ = solver._starts()
+        downhill = Search(problem, search.cheap(self.machine), started, self.most_swapped_bytes, self.account)
         seen: list[Draft] = []
 
         def keep(plan: Draft) -> bool:
             seen.append(plan)
             return True
 
-        for share in tuning.STARTS:
-            if self.search.seconds_left < (1 - tuning.STARTS_SHARE) * seconds:
+        for share in shares:
+            if self.search.seconds_left < (1 - tuning.STARTS_SHARE) * started:
                 break
             budget_bytes = int(self.budget_bytes * share)
             for low in self._lowered(starts, downhill, budget_bytes):
                 if low.schedule.peak_bytes <= self.budget_bytes and keep(low):
                     self.search.exchange(*low, budget_bytes, keep, tuning.EXCHANGED_EACH)
-        pieces = Pieces(self.search, self.limit_bytes, self.pool)
-        plan = pieces.improved(Draft(best.choices, best.schedule), _different(seen))
-        return replace(self._checked(plan), bound_seconds=min(best.bound_seconds, cost(plan)[0]))
+        return seen
 
     def _exchanged(self, fitting: list[Draft]) -> Draft:
         """The best of what the cheapest plans become by PLAN-4."""
@@ -235,6 +262,15 @@ class _Solver:
             if all(low.choices != other.choices for other in lowered):
                 lowered.append(low)
         return lowered
+
+
+def _noisy(problem: Problem, seed: int) -> Problem:
+    """The problem with other seconds for each op: descents from there end elsewhere. After the noising method (Charon and Hudry,
+    Operations Research Letters 14, 1993)."""
+    draw = random.Random(seed)
+    seconds = problem.seconds * [draw.lognormvariate(0.0, tuning.NOISE) for _ in problem.anchors]
+    buffers = (replace(b, seconds=b.seconds * draw.lognormvariate(0.0, tuning.NOISE)) for b in problem.buffers)
+    return replace(problem, seconds=seconds, buffers=tuple(buffers))
 
 
 def _different(plans: list[Draft]) -> list[Draft]:

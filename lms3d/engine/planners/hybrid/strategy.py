@@ -205,14 +205,12 @@ def _search_again(study: Study, solution: Solution, most_swapped_bytes: int | No
         found.append(_search(study, solution.limit_bytes, LEAST_SECONDS, most_swapped_bytes))
     fitting = [other for other in found if other.fits]
     if pool.in_pieces:
-        fitting.append(
-            local_search.place(
-                min(fitting, key=lambda s: s.schedule.cost_seconds),
-                request.machine,
-                pool=pool,
-                most_swapped_bytes=most_swapped_bytes,
-                account=study.account,
-            )
+        fitting += local_search.place(
+            min(fitting, key=lambda s: s.schedule.cost_seconds),
+            request.machine,
+            pool=pool,
+            most_swapped_bytes=most_swapped_bytes,
+            account=study.account,
         )
     best = min(fitting, key=lambda s: _advanced(study, s).schedule.cost_seconds)
     return replace(best, bound_seconds=max(other.bound_seconds for other in found))

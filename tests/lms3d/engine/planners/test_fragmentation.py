@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from lms3d.engine.cost import Machine
@@ -89,9 +92,39 @@ def test_a_hasty_plan_makes_way_for_a_cheaper_one_whose_pieces_fit(pool):
     problem = reduce(training(16, mib=4, resident_mib=3), slow)
     limit_bytes = int(0.35 * pool.needed_bytes(problem, build(problem, {}, slow)))
     hasty = local_search.solve(problem, limit_bytes, slow, pool=pool, seconds=0.1)
-    cheaper = local_search.place(hasty, slow, pool=pool)
+    found = local_search.place(hasty, slow, pool=pool)
     assert hasty.fits
-    assert cheaper.fits
-    assert pool.fits(problem, cheaper.schedule, limit_bytes)
-    assert cheaper.schedule.cost_seconds < 0.95 * hasty.schedule.cost_seconds
-    assert cheaper.bound_seconds <= cheaper.schedule.cost_seconds
+    seconds = [solution.schedule.cost_seconds for solution in (hasty, *found)]
+    assert seconds == sorted({*seconds}, reverse=True)
+    for solution in found:
+        assert solution.fits
+        assert pool.fits(problem, solution.schedule, limit_bytes)
+        assert solution.bound_seconds <= solution.schedule.cost_seconds
+    assert seconds[-1] < 0.95 * hasty.schedule.cost_seconds
+
+
+def test_a_dear_plan_is_followed_by_rounds_of_other_plans(monkeypatch):
+    slow = Machine(flops_per_second=1e10, swap_out_bytes_per_second=2e8, swap_in_bytes_per_second=2e8)
+    problem = reduce(training(16, mib=4, resident_mib=3), slow)
+    limit_bytes = int(0.35 * GPU_POOL.needed_bytes(problem, build(problem, {}, slow)))
+    hasty = local_search.solve(problem, limit_bytes, slow, pool=GPU_POOL, seconds=0.1)
+    drawn = []
+    noisy = local_search._noisy
+    monkeypatch.setattr(local_search, "_noisy", lambda problem, seed: drawn.append(seed) or noisy(problem, seed))
+    monkeypatch.setattr(tuning, "DEAR", -math.inf)
+    local_search.place(hasty, slow, pool=GPU_POOL)
+    assert drawn == [*range(1, len(drawn) + 1)]
+    assert len(drawn) > tuning.ROUNDS_IN_VAIN
+    drawn.clear()
+    monkeypatch.setattr(tuning, "DEAR", math.inf)
+    local_search.place(hasty, slow, pool=GPU_POOL)
+    assert not drawn
+
+
+def test_noise_changes_seconds_alone():
+    problem = reduce(training(16, mib=4, resident_mib=3), SECONDS)
+    one, same, other = (local_search._noisy(problem, seed) for seed in (1, 1, 2))
+    assert (one.seconds == same.seconds).all()
+    assert (one.seconds != other.seconds).all()
+    assert [replace(b, seconds=0.0) for b in one.buffers] == [replace(b, seconds=0.0) for b in problem.buffers]
+    assert one.buffers == same.buffers != other.buffers
