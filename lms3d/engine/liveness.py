@@ -5,7 +5,8 @@ A *storage* is a buffer: the tensor whose op allocated it, and all tensors that 
 LIVE-1  An op allocates its outputs, and its workspace for as long as it runs.
 LIVE-2  An output of an aliasing op shares its input's storage.
 LIVE-3  A forwarding kernel writes into the storage of an input if it reads that once, the storage dies there, and the input has
-        the size of the kernel's first output. The input may be a view of a part: the output then holds all of the storage.
+        the size of the kernel's first output. The input may be a view of a part: the output then holds all of the storage. Not so
+        for the kernels that have a guard (`lms3d.engine.passes.guard`), which takes memory before an op that reads a view.
 LIVE-4  Ops that read only a shape (Shape, Size, ...) run early and hold no storage: they are not readers.
 LIVE-5  A storage is freed after its last reader, unless it is resident (counted once, in `resident_bytes`) or returned.
 """
@@ -81,11 +82,12 @@ def storages(graph: StepGraph) -> dict[str, Storage]:
 def read_once(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> dict[str, int]:
     """The storages (roots) that an op reads once, and the bytes of the tensors through which it does.
 
-    A storage that it reads as two inputs has two holders, and is left out.
+    A storage that it reads as two inputs has two holders, and is left out; so is a part, if the op has a guard (LIVE-3).
     """
     inputs = [t for t in op.inputs if t in root_of]
     read = [root_of[t] for t in inputs]
-    return {root: graph.tensors[t].bytes or 0 for t, root in zip(inputs, read, strict=True) if read.count(root) == 1}
+    once = {root: graph.tensors[t].bytes or 0 for t, root in zip(inputs, read, strict=True) if read.count(root) == 1}
+    return {root: seen for root, seen in once.items() if op.type not in _GUARDED or seen == graph.tensors[root].bytes}
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
@@ -116,6 +118,7 @@ def lasting(graph: StepGraph) -> frozenset[str]:
 
 # Ops that run whole functions, and those that write into an input even if it has other readers.
 _UNKNOWN = CALLING_TYPES | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
+_GUARDED = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Softmax", "Tanh"})  # of FORWARDING_TYPES
 SLICE_TYPES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
 
 

@@ -24,6 +24,10 @@ def owners(graph: StepGraph) -> dict[str, str]:
     return found
 
 
+_GUARDED = {"Elu", "LeakyRelu", "Relu", "Relu6", "Softmax", "Tanh"}
+"""LIVE-3 does not hold for these if they read a part."""
+
+
 @dataclass
 class Memory:
     """The live storages, by the ops (as numbers) that have begun and ended. over: storage -> the op that overwrites it (LIVE-3)."""
@@ -85,7 +89,8 @@ class Memory:
         """The bytes that an op reads of a storage; None if it reads it as two inputs."""
         owner = owners(self.graph)
         reads = [t for t in op.inputs if owner.get(t) == storage]
-        return self.graph.tensors[reads[0]].bytes if len(reads) == 1 else None
+        seen = self.graph.tensors[reads[0]].bytes if len(reads) == 1 else None
+        return seen if op.type not in _GUARDED or seen == self.makers[storage][1] else None
 
 
 def live_bytes(graph: StepGraph) -> list[int]:

@@ -101,7 +101,8 @@ def _strided(op: tf.Operation) -> list[_Part]:
         return []
     bounds = []
     for i, length in enumerate(whole.shape[: len(steps)]):
-        first = 0 if masks["begin"] >> i & 1 else int(np.clip(begin[i] + length * (begin[i] < 0), 0, length))
+        from_start = masks["begin"] >> i & 1 and not masks["shrink_axis"] >> i & 1  # a single index has no mask
+        first = 0 if from_start else int(np.clip(begin[i] + length * (begin[i] < 0), 0, length))
         last = length if masks["end"] >> i & 1 else int(np.clip(end[i] + length * (end[i] < 0), 0, length))
         bounds.append((first, last))
     if any((first, last) != (0, n) for (first, last), n in zip(bounds[1:], whole.shape[1 : len(bounds)], strict=True)):

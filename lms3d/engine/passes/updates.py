@@ -76,16 +76,24 @@ def _early(graph: tf.Graph) -> Iterator[tuple[tf.Operation, list[tf.Operation]]]
     in_order = sorted((op for op in found if op.name in place), key=lambda op: place[op.name])
     holders = _holders(in_order)
     awaited = {control for op in found if op not in updates for control in op.control_inputs}
+    earliest = min((place[op.name] for op in updates if op.name in place), default=0)
+    readers, own = dict[tf.Operation, list[tf.Operation]](), dict[tf.Operation, set[tf.Operation]]()
     for update, updated in updates.items():
         here = place.get(update.name, 0)
         late = {op: None for handle in updated for op in holders[handle] if place[op.name] < here}
-        readers = [op for op in late if not reading.in_loop(op)]
-        own = _own(update, {*readers})
-        others = [op for op in readers if op not in own]
-        first = [op for op in own - awaited if own.isdisjoint(t.op for t in op.inputs)]
-        for op in (update, *first):
+        readers[update] = [op for op in late if not reading.in_loop(op)]
+        own[update] = _own(update, {*readers[update]})
+    of_updates = set().union(*own.values())
+    for update in updates:
+        others = [op for op in readers[update] if op not in own[update]]
+        waiting = {update: others}
+        if own[update].isdisjoint(awaited):
+            # No cycle: such a reader comes after no update, and only updates come after these ops.
+            before = [op for op in others if op not in of_updates and place[op.name] < earliest]
+            waiting |= {op: before for op in own[update] if own[update].isdisjoint(t.op for t in op.inputs)}
+        for op, all_before in waiting.items():
             known = {*(t.op for t in op.inputs), *op.control_inputs}
-            if waits := [reader for reader in others if reader not in known]:
+            if waits := [reader for reader in all_before if reader not in known]:
                 yield op, waits
 
 
@@ -186,7 +194,7 @@ def _own(update: tf.Operation, readers: Set[tf.Operation]) -> set[tf.Operation]:
     while left:
         op = left.pop()
         needed_by = {reader for t in op.outputs for reader in t.consumers()}
-        if op in readers and _is_large(op) and needed_by <= {update, *own}:
+        if op in readers and op not in own and _is_large(op) and needed_by <= {update, *own}:
             own.add(op)
             left += [t.op for t in op.inputs]
     return own

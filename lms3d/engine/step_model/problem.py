@@ -218,7 +218,7 @@ class _Reduction:
         """The handle of each variable that anchors update -> the first of them."""
         first: dict[str, int] = {}
         for i, op in enumerate(self.anchors):
-            for name in op.inputs if op.stateful else ():
+            for name in op.inputs if op.stateful and not op.type.startswith("ResourceGather") else ():
                 first.setdefault(name, i)
         return first
 

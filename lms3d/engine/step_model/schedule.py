@@ -41,8 +41,8 @@ class Copy:
     """One life of a buffer, from event `start` to event `end`, both included. number: 0 is the original.
 
     mode: where the copy comes from; KEEP for the original. last_read: as `end`, without the wait for its swap-out. bytes: on the
-    device (SCHEDULE-6). heir: the copy that takes over its memory. A swap-in that ends before its start only allocates the memory
-    of its heir (SCHEDULE-5).
+    device (SCHEDULE-6), more than the buffer's if it took over more (SCHEDULE-5). heir: the copy that takes over its memory. A
+    swap-in that ends before its start only allocates the memory of its heir (SCHEDULE-5).
     """
 
     buffer: int
@@ -246,7 +246,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
     for copy in copies:
         if copy.buffer in problem.overwritten and copy.bytes and (copy.number or copy.buffer not in release):
             ending[copy.buffer, copy.end] = copy
-    taken: list[Copy] = []
+    taken: list[tuple[Copy, Copy]] = []
     for copy in copies:
         buffer = problem.buffers[copy.buffer]
         if not buffer.overwrites or copy.mode is Mode.SWAP:
@@ -257,12 +257,11 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
             if old is not None and (old.start < event or old.mode is Mode.SWAP):
                 old.end -= 1
                 old.heir = copy
-                taken.append(old)
+                taken.append((old, copy))
                 del ending[parent, event]
                 break
-    for old in sorted(taken, key=lambda copy: copy.start):
-        if old.heir is not None and old.bytes > old.heir.bytes:
-            old.heir.bytes = old.bytes
+    for old, heir in sorted(taken, key=lambda pair: (pair[0].start, pair[1].start)):  # a chain from its first copy on
+        heir.bytes = max(heir.bytes, old.bytes)
 
 
 def _timeline(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lms3d.engine.liveness import live_bytes, peak_bytes, roots, storages
+from lms3d.engine.step_model.decisions import Choice, Mode
 from lms3d.engine.step_model.problem import reduce
 from lms3d.engine.step_model.schedule import build
 from tests.lms3d.engine.toy_graphs import MIB, SECONDS, op, placeholder, step
@@ -71,10 +72,10 @@ def test_forwarding_through_a_view_of_a_part():
         op("a", mib=8),
         op("rows", "a", type="Slice", mib=2, view=True),
         op("others", "a", type="Slice", mib=4, view=True),
-        op("b", "others", type="Relu", mib=4),  # rows is still read
-        op("c", "rows", type="Relu", mib=2),  # holds the 8 MiB of a
+        op("b", "others", type="Mul", mib=4),  # rows is still read
+        op("c", "rows", type="Mul", mib=2),  # holds the 8 MiB of a
         op("d", "b", mib=1),
-        op("e", "c", type="Relu", mib=2),
+        op("e", "c", type="Mul", mib=2),
         op("f", "e", mib=1),
         op("g", "f", "d", mib=1),
     )
@@ -83,6 +84,32 @@ def test_forwarding_through_a_view_of_a_part():
     size = {problem.buffers[c.buffer].root: c.bytes / MIB for c in build(problem, {}, SECONDS).copies}
     assert [size[f"{name}:0"] for name in "abcdef"] == [8, 4, 8, 1, 8, 1]
     assert [b / MIB for b in build(problem, {}, SECONDS).live_bytes] == [8, 12, 12, 13, 9, 10, 3]
+
+
+def test_no_forwarding_through_a_view_into_a_kernel_with_a_guard():
+    """Its guard takes as much memory as the result before it runs."""
+    graph = step(op("a", mib=8), op("rows", "a", type="Slice", mib=2, view=True), op("b", "rows", type="Relu", mib=2))
+    assert table(graph) == [8, 8, 10]
+
+
+def test_a_chain_of_copies_holds_what_the_first_one_held():
+    """The first is a swap-in that starts with its reader."""
+    names = [f"m{i}" for i in range(6)]
+    middle = [op(name, before, mib=1) for name, before in zip(names, ["x", *names], strict=False)]
+    graph = step(
+        placeholder(mib=1),
+        op("a", "x", mib=8),
+        *middle,
+        op("rows", "a", type="Slice", mib=2, view=True),
+        op("b", "rows", type="Mul", mib=2),
+        op("c", "b", type="Mul", mib=2),
+        op("d", "c", "m5", mib=1),
+    )
+    problem = reduce(graph, SECONDS)
+    index = {buffer.root: i for i, buffer in enumerate(problem.buffers)}
+    copies = build(problem, {index["a:0"]: Choice(Mode.SWAP, tight_out=True, tight_in=True)}, SECONDS).copies
+    size = {(problem.buffers[c.buffer].root, c.number): c.bytes / MIB for c in copies}
+    assert (size["a:0", 1], size["b:0", 0], size["c:0", 0]) == (8, 8, 8)
 
 
 def test_no_forwarding_while_somebody_else_still_reads():

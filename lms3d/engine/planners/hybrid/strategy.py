@@ -212,7 +212,8 @@ def _search_again(study: Study, solution: Solution, most_swapped_bytes: int | No
             most_swapped_bytes=most_swapped_bytes,
             account=study.account,
         )
-    best = min(fitting, key=lambda s: _advanced(study, s).schedule.cost_seconds)
+    cheapest = sorted(fitting, key=lambda s: s.schedule.cost_seconds)[: tuning.ADVANCED]
+    best = min(cheapest, key=lambda s: _advanced(study, s).schedule.cost_seconds)
     return replace(best, bound_seconds=max(other.bound_seconds for other in found))
 
 

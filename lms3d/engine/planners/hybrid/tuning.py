@@ -16,6 +16,9 @@ LOST, PLACED_SECONDS = 0.05, 20.0
 In a pool, room is then looked for in cheaper plans, for so much effort. Planning time for step time: isensee2017 at 96^3 in 395 MiB
 behind 0.3 GB/s is predicted 1.90 x without; in 564 MiB 1.15 and 1.09 x."""
 
+ADVANCED = 4
+"""The cheapest plans that are compared after `prefetch`, which takes up to a tenth off. More: planning time, 0.1 s each."""
+
 DEAR, DEAR_SHARES = 0.25, (0.98, 0.95, 0.92, 0.89, 0.86)
 """In a pool a plan that loses this share of the step's seconds is compared with the plans for these shares of the limit, or for the
 floor if that is more, while effort is left: planning time for step time; `python -m tests.stress graphs --only limits`.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from lms3d.engine import liveness
+from lms3d.engine.ir import FORWARDING_TYPES
 from lms3d.engine.passes import guard, manager
 from lms3d.engine.plan import Plan, SwapIn, SwapOut
 from lms3d.engine.tensorflow import functions, surgery
@@ -116,3 +118,7 @@ def test_a_guard_waits_for_no_swap_in_that_waits_for_its_op(later, monkeypatch):
     first = graph.get_operation_by_name(f"{guard.GUARD_SCOPE}Conv3D")
     assert ("gate" in {op.name for op in guard._waits_for(first)}) is not later
     functions.make_function(function)(tf.zeros((1, SIDE, SIDE, SIDE, 4)))
+
+
+def test_the_model_knows_which_kernels_that_write_in_place_have_a_guard():
+    assert liveness._GUARDED == guard.ONEDNN_TYPES & FORWARDING_TYPES

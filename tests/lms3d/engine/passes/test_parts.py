@@ -29,6 +29,7 @@ PARTS: dict[str, Taken] = {
     "one kept as a row": lambda x: [x[4:5, :, :]],
     "middle": lambda x: [x[1:-1, 0:64]],
     "too far": lambda x: [x[2:100]],
+    "one, and a mask that says nothing": lambda x: [tf.strided_slice(x, [2], [3], begin_mask=1, shrink_axis_mask=1)],
 }
 OTHERS: dict[str, Taken] = {
     "another axis": lambda x: tf.split(x, 2, axis=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -273,6 +274,51 @@ def test_products_of_an_update_alone_wait_like_the_update():
         for w in weights:
             w.assign(tf.eye(SHAPE[0]))
     for without, with_edges in zip(results[False], results[True], strict=True):
+        np.testing.assert_array_equal(with_edges, without)
+
+
+def coupled(v: tf.Variable, w: tf.Variable) -> None:
+    first, second = 0.1 * (v - w), 0.1 * (w - v)
+    v.assign_sub(first)
+    w.assign_sub(second)
+
+
+def updated_twice(v: tf.Variable, w: tf.Variable) -> None:
+    old = v.read_value()
+    first, second = 0.1 * old, 0.2 * tf.sign(old)
+    v.assign_sub(first)
+    v.assign_sub(second)
+    w.assign_add(old)
+
+
+def awaited(v: tf.Variable, w: tf.Variable) -> None:
+    decayed = v * 0.1
+    with tf.control_dependencies([decayed]):
+        w.assign_add(tf.reverse(v, [0]))
+    v.assign_sub(decayed)
+
+
+def far(v: tf.Variable, w: tf.Variable) -> None:
+    """Many ways lead from the variable to its change."""
+    change = v.read_value()
+    for _ in range(30):
+        change = change + tf.sin(change) + tf.cos(change)
+    v.assign_sub(1e-30 * change)
+
+
+@pytest.mark.parametrize("update", [coupled, updated_twice, awaited, far])
+def test_products_of_updates_that_wait_for_each_other_make_no_cycle(update):
+    results = []
+    for held in (False, True):
+        v, w = (tf.Variable(tf.random.stateless_normal(SHAPE, (i, 2))) for i in range(2))
+        function = functions.trace(functools.partial(update, v, w))
+        if held:
+            updates.hold_back(function.graph)
+            assert updates.hold_back(function.graph) == 0
+            updates.HoldBack(Target()).ensures(function)
+        functions.make_function(function)()
+        results.append([v.numpy(), w.numpy()])
+    for without, with_edges in zip(*results, strict=True):
         np.testing.assert_array_equal(with_edges, without)
 
 
