@@ -1,4 +1,4 @@
-"""Three public architectures, smaller than in their papers: fewer channels and stages, the same blocks.
+"""Four public architectures, smaller than in their papers: fewer channels and stages, the same blocks.
 
 - Residual encoder U-Net, as nnU-Net's preset M has it: Isensee et al., "nnU-Net Revisited", MICCAI 2024. Blocks per stage
   1, 3, 4, 6; instance normalisation and LeakyReLU; one convolution per stage of the decoder. Without deep supervision. It is
@@ -7,6 +7,8 @@
   part with a depthwise convolution. Without stochastic depth.
 - ConvNeXt T as a segmentation network: Liu et al., "A ConvNet for the 2020s", CVPR 2022, with MedNeXt's symmetric decoder (Roy
   et al., MICCAI 2023). In two dimensions, since TensorFlow has no depthwise convolution in three. Without stochastic depth.
+- BERT's encoder: Devlin et al., "BERT", NAACL 2019. Attention and a feed-forward part, each with dropout, and normalised after the
+  addition. Its tokens are embedded already.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from keras import layers
 
 @dataclass(frozen=True)
 class PublicNetwork:
-    """build: side -> the model of images (side, .., channels). side: the usual one. multiple: every side is a multiple of it."""
+    """build: side -> the model of images or sequences (side, .., channels). side: the usual one. multiple: every side is a multiple
+    of it."""
 
     build: Callable[[int], keras.Model]
     side: int
@@ -143,8 +146,38 @@ def _inverted(x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.Add()([x, LayerScale()(layers.Dense(width)(y))])
 
 
+# -- BERT ----------------------------------------------------------------------------------------------------------------
+
+
+def bert(side: int, *, width: int = 256, depth: int = 6) -> keras.Model:
+    """(side, width) -> (side, width)."""
+    x = given = layers.Input((side, width))
+    x = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(Positions()(x)))
+    for _ in range(depth):
+        y = layers.MultiHeadAttention(width // 64, 64, dropout=0.1, flash_attention=False)(x, x)
+        x = _after(x, y)
+        y = layers.Dense(width)(layers.Activation("gelu")(layers.Dense(4 * width)(x)))
+        x = _after(x, y)
+    return keras.Model(given, layers.Dense(width)(x))
+
+
+class Positions(layers.Layer):
+    """Adds a learnt vector to each place of a sequence."""
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self.vectors = self.add_weight(shape=shape[1:], initializer="truncated_normal", name="vectors")
+
+    def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        return x + self.vectors
+
+
+def _after(x: keras.KerasTensor, y: keras.KerasTensor) -> keras.KerasTensor:
+    return layers.LayerNormalization(epsilon=1e-12)(layers.Add()([x, layers.Dropout(0.1)(y)]))
+
+
 NETWORKS = {
     "residual-unet": PublicNetwork(residual_unet, side=64, multiple=8),
     "segformer": PublicNetwork(segformer, side=128, multiple=64),
     "convnext": PublicNetwork(convnext, side=128, multiple=16),
+    "bert": PublicNetwork(bert, side=512, multiple=16),
 }

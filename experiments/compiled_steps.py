@@ -1,8 +1,8 @@
-"""`python -m experiments.compiled_steps`: what does `LMS(compile="auto")` make of three public architectures?
+"""`python -m experiments.compiled_steps`: what does `LMS(compile="auto")` make of four public architectures?
 
-They are a residual encoder U-Net (3D), a SegFormer and a ConvNeXt, without a limit that asks LMS for anything else. Before each
-step of a process that compiles, one that does not takes a step on the same machine; the ratio of each pair counts. The whole step
-under XLA (`jit_compile=True`) stands beside.
+They are a residual encoder U-Net (3D), a SegFormer, a ConvNeXt and BERT's encoder, without a limit that asks LMS for anything
+else. Before each step of a process that compiles, one that does not takes a step on the same machine; the ratio of each pair
+counts. The whole step under XLA (`jit_compile=True`) stands beside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ The first steps take long: each program is compiled and timed once, and remember
 
 writes into --output: report.md; parts/, logs/"""
 
-NAMES = ("residual-unet", "segformer", "convnext")
+NAMES = ("residual-unet", "segformer", "convnext", "bert")
 OFF, AUTO, WHOLE = methods.UNCOMPILED, methods.COMPILED, (methods.XLA,)
 WHOLE_STEPS = 2
 """Measured steps under XLA. For a processor it has no fast gradients of 3D convolutions: the residual encoder U-Net took 12 to 27 s
@@ -100,7 +100,7 @@ def _whole_cells(whole: PartResult, seconds: float, peak_bytes: int) -> tuple[st
 
 
 def _options(parser: cli.Parser) -> None:
-    add, side = parser.add_argument, "of the cubes or images (default: 64^3, 128^2, 128^2)"
+    add, side = parser.add_argument, "of the cubes or images, length of the sequences (default: 64^3, 128^2, 128^2, 512)"
     add("--networks", choices=NAMES, nargs="+", default=NAMES, help="which (default: all)")
     add("--side", type=cli.whole(16), metavar="N", default=0, help=side)
     add("--batch-size", type=cli.whole(1), metavar="N", default=1, help="samples of a step (default: 1)")

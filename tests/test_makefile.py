@@ -1,13 +1,10 @@
-"""What `make` would run, and in which order tests come."""
+"""What `make` would run."""
 
 import os
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-
-from tests.conftest import SLOW, file_seconds, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,44 +58,3 @@ def test_tests_keep_what_they_compile_whatever_the_user_has_set(target, kept):
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert f"[{kept}]" in done.stdout.splitlines(), done.stderr
-
-
-def test_what_is_called_slow_is_there():
-    for name in SLOW:
-        place, _, test = name.partition("::")
-        assert (ROOT / "tests" / place).exists(), name
-        assert not test or f"def {test}" in (ROOT / "tests" / place).read_text(), name
-
-
-def test_whole_commands_and_ranks_are_slow_and_workers_begin_with_the_slowest_files():
-    class Item:
-        def __init__(self, name: str) -> None:
-            self.nodeid, self.marks = f"tests/{name}", []
-
-        def add_marker(self, mark) -> None:
-            self.marks.append(mark.name)
-
-    names = ["data/test_case.py::test_a", "data/phantoms/test_brains.py::test_the_same_seed_x",
-             "data/phantoms/test_brains.py::test_b",
-             "integration/test_new.py::test_c", "integration/test_train.py::test_d", "lms3d/engine/test_ir.py::test_e"]  # fmt: skip
-    alone, shared = ([Item(name) for name in names] for _ in range(2))
-    pytest_collection_modifyitems(SimpleNamespace(), alone)
-    assert [item.nodeid for item in alone] == [f"tests/{name}" for name in names]
-    assert [bool(item.marks) for item in alone] == [False, True, False, True, True, False]
-    pytest_collection_modifyitems(SimpleNamespace(workerinput={}), shared)
-    assert [names.index(item.nodeid.removeprefix("tests/")) for item in shared] == [
-        4,
-        1,
-        2,
-        3,
-        0,
-        5,
-    ]  # files stay together
-
-
-def test_a_file_takes_what_its_slow_tests_take():
-    named = [seconds for name, seconds in SLOW.items() if name.startswith("models/test_chexnet.py::")]
-    assert len(named) > 1
-    assert file_seconds("tests/models/test_chexnet.py::test_any") == sum(named)
-    assert file_seconds("tests/integration/test_new.py::test_any") == SLOW["integration/"]
-    assert file_seconds("tests/lms3d/engine/test_ir.py::test_any") == 0

@@ -1,4 +1,4 @@
-"""The three architectures have the shapes that they claim, and ratios belong to pairs of steps."""
+"""The four architectures have the shapes that they claim, and ratios belong to pairs of steps."""
 
 from __future__ import annotations
 
