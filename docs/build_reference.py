@@ -33,7 +33,7 @@ MODULES = (
     "lms3d.training.callbacks.order",
     "lms3d.training.task",
 )
-"""What users and those who add a planner, a tier, a pass, a task, a column or a callback import."""
+"""What users import, and authors of a planner, a tier, a pass, a task, a column or a callback."""
 
 _ARGUMENT = re.compile(r"[\w*]+(?:, [\w*]+)*(?:=\w+)?: \S")
 

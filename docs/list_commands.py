@@ -44,7 +44,7 @@ def commands() -> list[str]:
 
 
 def _rank(command: str) -> int:
-    """The place of a command's section: those of `_FIRST` in their order, then all others as they come."""
+    """The place of a command's section: first `_FIRST` in its order, then all others as they come."""
     room, _, name = command.partition(".")
     return _FIRST.index(name) if room == "lms3d" and name in _FIRST else len(_FIRST)
 

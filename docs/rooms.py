@@ -23,7 +23,7 @@ Arrow = tuple[str, str]
 
 
 def arrows() -> list[Arrow]:
-    """All arrows of the code, sorted; also those that follow from others."""
+    """All arrows of the code, sorted, even if they follow from others."""
     found = _imports()
     rooms = _rooms(found)
     return sorted({(rooms[a], rooms[b]) for a, imported in found.items() for b in imported if rooms[a] != rooms[b]})
@@ -39,7 +39,7 @@ def essential(given: Iterable[Arrow]) -> list[Arrow]:
 
 
 def neighbours(given: Iterable[Arrow]) -> dict[str, set[str]]:
-    """Room -> rooms that it imports, for those that import any."""
+    """Room -> rooms that it imports, if it imports any."""
     below: dict[str, set[str]] = {}
     for a, b in given:
         below.setdefault(a, set()).add(b)

@@ -73,7 +73,7 @@ def train_words(options: argparse.Namespace, model: str, run_dir: Path) -> list[
 
 def read(run_dir: Path, batch_size: int) -> dict[str, Any]:
     """The figures of a finished run, by the names in COLUMNS. The AUROC is the mean over the findings; None, like its interval, if
-    all test images show the same. InputError if its files are not those of a run."""
+    all test images show the same. InputError if its files are not a run's."""
     try:
         mean = read_csv(run_dir / "auroc.csv")[-1]
         steps, epochs = runs.training_steps(run_dir), runs.epoch_seconds(run_dir)

@@ -129,7 +129,7 @@ def _choose_split(data: Path, options: argparse.Namespace, output: Path) -> None
 
 def evaluated(some: Sequence[ModelRun], output: Path) -> pd.DataFrame:
     """Scores all runs by the command, each resolution as a group. Returns the means over the models of each, which are written as
-    scores.csv, beside those of every run, scores_per_model.csv."""
+    scores.csv, beside every run's own, scores_per_model.csv."""
     import pandas as pd
 
     from lms3d.scoring import scores, tables

@@ -66,7 +66,7 @@ def predicted(model: str, resolutions: Sequence[int], *, mapped: bool = True) ->
         network = models.build(model, input_shape=(*shape, 4))
         network.compile(keras.optimizers.Adam(5e-4), loss=losses.dice_loss, jit_compile=False)
         spec = tuple(tf.TensorSpec((1, *shape, channels), tf.float32) for channels in (4, 3))
-        # Far above what the step needs: the plan is empty, and both floors are those of a pool with a hard limit.
+        # Far above what the step needs: the plan is empty, and both floors are for a pool with a hard limit.
         whole, slabs = (
             lms3d.estimate(network, spec, memory_limit=1 << 42, slabs=slabs, mapped=mapped) for slabs in ("off", "auto")
         )

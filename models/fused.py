@@ -79,7 +79,7 @@ def activate(
 ) -> tf.Tensor:
     """y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, in the shape and dtype of x.
 
-    x, addend: (B, D, .., C), of any floating dtype; mean and variance are those of each sample and channel. gamma, beta: (C,), in
+    x, addend: (B, D, .., C), of any floating dtype; mean and variance: per sample and channel. gamma, beta: (C,), in
     float32 or float64. multipliers m: (B, C), not negative; no gradient flows to them. slope: that of the negative side, 1 for no
     activation. Half precision is computed in float32. There is no second gradient.
     """

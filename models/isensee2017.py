@@ -8,7 +8,7 @@
 Block(f, k, s) = Conv3D(f, k, stride s, same, bias) -> instance normalisation -> LeakyReLU.
 Encoder level: a = Block (stride 2 below level 0); out = a + Block(dropout(Block(a))). Strides and kernels may differ by axis.
 The convolutions that read up-sampled and joined tensors never materialise them (`layers.JoinedConv3D`).
-The sizes are those of the reference code: 8,269,561 parameters with 4 inputs and 3 outputs.
+The sizes match the reference code: 8,269,561 parameters with 4 inputs and 3 outputs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def build(
 
     filters, strides, kernels: one entry per level; see `lms3d.models.topology`. Axes must be divisible by what the strides
     multiply to.
-    separate_heads: after the channels of the sum come those of each deeper head alone, up-sampled to full resolution, so that each
+    separate_heads: after the channels of the sum come each deeper head's alone, up-sampled to full resolution, so that each
     head can have a loss of its own: (B, D, H, W, outputs * heads), with HEADS of them if there are so many levels above the lowest.
     activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """
@@ -91,8 +91,8 @@ def _block(
 def _joined_block(
     inputs: list[keras.KerasTensor], filters: int, name: str, raised: tuple[bool, ...], kernel: Triple, stride: Triple
 ) -> keras.KerasTensor:
-    """The same block on all inputs side by side. Those that are `raised` are of the level below, and are up-sampled by the stride
-    that leads there."""
+    """The same block on all inputs side by side. Inputs that are `raised` are of the level below, and are up-sampled by the
+    stride that leads there."""
     joined = JoinedConv3D(filters, raised, adds_bias=False, kernel_size=kernel, factors=stride, name=f"{name}_conv")
     return _normalise(joined(inputs), name)
 

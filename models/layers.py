@@ -49,7 +49,7 @@ class InstanceNormalization(keras.layers.Layer):
     y = leaky(m (gamma (x - mean) / sqrt(variance + epsilon) + beta)) + addend, with mean and variance over all voxels of one sample
     (Ulyanov et al., arXiv:1607.08022). With x alone and a slope of 1 it equals `keras.layers.GroupNormalization(groups=-1)`.
 
-    negative_slope: LeakyReLU's slope; 0 for ReLU, 1 for no activation. multipliers m: (B, C), not negative, such as those of
+    negative_slope: LeakyReLU's slope; 0 for ReLU, 1 for no activation. multipliers m: (B, C), not negative, such as from
     `ChannelDropout(applied=False)`; no gradient flows to them. addend: a tensor in the shape of x.
 
     Compiled operations compute it if there are some (`fused`), otherwise TensorFlow's own, one after the other. Then the
@@ -261,7 +261,7 @@ class JoinedConv3D(keras.layers.Layer):
     filters) and (filters,). kernel_size: 1 or 3 on each axis.
 
     The concatenations and the up-sampled tensors are the largest of a U-Net. Neither is needed:
-    CONCAT-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum of those of its parts.
+    CONCAT-1 A convolution is linear in its input channels. So the convolution of a concatenation is the sum over its parts.
     CONCAT-2 To repeat each voxel and convolve with k is the transposed convolution of stride 2 with k * box(2), 4x4x4: the phases
        of the sub-pixel convolution (Shi et al., arXiv:1609.07009). It takes 64 products per small voxel instead of 8 x 27 = 216,
        and is faster, too (measured on 2 cores, 48^3 x 32 -> 96^3 x 16, with gradients: 0.13 s instead of 0.6 s).

@@ -18,7 +18,7 @@ HEADS = 3  # deep supervision: the outputs of this many top levels
 
 
 def topology(levels: int, strides: Sequence[Sequence[int]] | None, kernels: Sequence[Sequence[int]] | None) -> Topology:
-    """The options `strides` and `kernels` of a network; None: those of cubes. ValueError unless they are of so many levels."""
+    """The options `strides` and `kernels` of a network; None: as for cubes. ValueError unless they are of so many levels."""
     cubes = regular(levels)
     made = Topology(
         strides=cubes.strides if strides is None else _triples(strides, (1, 2)),

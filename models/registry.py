@@ -88,7 +88,7 @@ def build(
     """The network called `name`, freshly initialised: (B, *input_shape) -> probabilities in 0..1.
 
     input_shape: without the batch. For volumes (D, H, W, C); an axis may be None, for any multiple of what the strides multiply to,
-    by default 16. For images (H, W, 3), at least 32 each. outputs: None for the network's default. options: those of the network's
+    by default 16. For images (H, W, 3), at least 32 each. outputs: None for the network's default. options: see the network's
     function. spacing_mm: the lengths of a volume's voxels, from which follow the strides and kernels of every level, and the number
     of levels unless `levels` or `filters` says it (`lms3d.models.topology`); None: all axes are halved at each level. preset: that
     of the network.
@@ -112,7 +112,7 @@ def _levelled(
     preset: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The options with those that follow from the shape and the spacing: strides, kernels, and the sizes of the levels."""
+    """The options, with the strides, kernels and sizes of the levels that follow from the shape and the spacing."""
     levels = len(options["filters"]) if "filters" in options else levels
     topology = planned([n or 0 for n in shape[:-1]], spacing_mm, levels=levels)
     of_levels = {} if "filters" in options else network.sized(topology.levels, **({"preset": preset} if preset else {}))

@@ -62,7 +62,7 @@ def build(
     """The network: (B, D, H, W, C) images -> (B, D, H, W, outputs) probabilities in float32.
 
     filters, blocks, strides, kernels: one entry per level; see `sized` and `lms3d.models.topology`. Axes must be divisible by what
-    the strides multiply to. separate_heads: behind the channels of the finest head come those of the next deeper ones, up-sampled
+    the strides multiply to. separate_heads: behind the channels of the finest head come the next deeper heads', up-sampled
     to full resolution, so that each can have a loss of its own: (B, D, H, W, outputs * heads), with HEADS of them if there are so
     many levels above the lowest. activation: one of `lms3d.models.levels.ACTIVATIONS`.
     """

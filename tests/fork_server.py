@@ -226,7 +226,7 @@ def require_one_thread() -> None:
     """Forks once, as a trial. RuntimeError if threads are left that a fork would lose."""
     if not (child := os.fork()):
         os._exit(0)
-    left = len(os.listdir("/proc/self/task"))  # those of OpenBLAS have ended, and begin again when they are needed
+    left = len(os.listdir("/proc/self/task"))  # OpenBLAS's have ended, and begin again when they are needed
     os.waitpid(child, 0)
     if left != 1:
         raise RuntimeError(f"{left} threads: a fork would lose them")

@@ -15,7 +15,7 @@ from lms3d.data.volumes.header import ENDINGS
 
 
 def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yields the folders below `root` that hold NIfTI files, with the names of these files, and of those with an ending in
+    """Yields the folders below `root` that hold NIfTI files, with the names of these files, and of files with an ending in
     capitals, which nothing reads. Links are followed once.
 
     A folder that stands for a file (see `_inner`) counts as that file. Test images beside training images are left out.

@@ -1,6 +1,6 @@
 """The meaning of the numbers in a label map. It is never inferred from the values: 3 and 4 differ between data sets.
 
-The names of labels are those in the data set's own description: NCR or NETC is necrosis and other non-enhancing core, ED or SNFH
+Labels are named as in the data set's own description: NCR or NETC is necrosis and other non-enhancing core, ED or SNFH
 oedema, ET enhancing tumour, CC cysts, RC the cavity of a resection. The learnt labels are necrosis, oedema, enhancing tumour, then
 others. The regions are REGIONS, then the other regions that the challenge scores.
 """

@@ -1,7 +1,7 @@
 """A healthy brain for each subject: the ICBM152 tissue maps, scaled, turned and bent.
 
 Fonov et al., "Unbiased average age-appropriate atlases", NeuroImage 54 (2011); the maps come with nilearn.
-Axes here are those of a BraTS array: x to the left, y to the back, z up.
+Axes here are as in a BraTS array: x to the left, y to the back, z up.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def template() -> Template:
     from nilearn import datasets  # it is slow to import, and needed only here
 
     loaders = (datasets.load_mni152_wm_template, datasets.load_mni152_gm_template, datasets.load_mni152_brain_mask)
-    # Reverse two axes: nilearn's point right and forward, those of BraTS left and back.
+    # Reverse two axes: nilearn's point right and forward, BraTS's left and back.
     white, grey, brain = (np.asarray(load(resolution=1).dataobj, np.float32)[::-1, ::-1] for load in loaders)
     used = [np.flatnonzero(brain.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
     inside = tuple(slice(max(0, axis[0] - 3), axis[-1] + 4) for axis in used)

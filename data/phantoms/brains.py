@@ -98,7 +98,7 @@ def write_case(target: Path, seed: int, index: int, spacing_mm: float) -> None:
 def make_case(seed: int, index: int, spacing_mm: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """The images, (4, X, Y, Z) int16 in the order of CHANNELS, and the labels as a rater draws them, (X, Y, Z) uint8.
 
-    They are those of case `index` of `seed`.
+    Both belong to case `index` of `seed`.
     """
     rng = np.random.default_rng([seed, index])
     pose = draw_pose(rng)

@@ -189,7 +189,7 @@ DRAW: Mapping[str, Callable[[Rng, Chest], np.ndarray]] = {
 
 
 def reshape(rng: Rng, shape: Shape, findings: Sequence[str]) -> None:
-    """Changes the measures of a chest to those of one with these findings."""
+    """Changes the measures of a chest as these findings do."""
     # In this order, so that a large heart stays large in hyperinflated lungs.
     for finding in ("Emphysema", "Fibrosis", "Cardiomegaly"):
         if finding in findings:

@@ -14,7 +14,7 @@ PREVALENCE = {
     "Pneumonia": 0.11, "Pneumothorax": 0.15, "Consolidation": 0.13, "Edema": 0.11, "Emphysema": 0.11, "Fibrosis": 0.10,
     "Pleural_Thickening": 0.12, "Hernia": 0.08,
 }  # fmt: skip
-"""The share of images with each finding, among those of sick patients. Common findings are common in ChestX-ray14, too, but rare
+"""The share of sick patients' images that show each finding. Common findings are common in ChestX-ray14, too, but rare
 ones are more frequent here: with its 0.2 % of hernias, a set of 1,800 images would hold four."""
 
 HEALTHY = 0.42

@@ -30,7 +30,7 @@ SCHEMES = {
     "rgb_to_0_1": "rgb",
     "rgb": "rgb",
 }
-"""The name of a channel in lower case -> its scheme. Those of any other name get z-scores."""
+"""The name of a channel in lower case -> its scheme. Channels of any other name get z-scores."""
 Z_SCORE = "z-score"
 PERCENTILES = (0.5, 99.5)
 MOST_KEPT = 0.75
@@ -59,7 +59,7 @@ class ByChannel:
     kind: ClassVar[str] = "channels"
     channels: tuple[Channel, ...]
     inside_brain: bool = False
-    """Whether z-scores are those of the non-zero part, outside of which all is 0. Only if every channel gets z-scores."""
+    """Whether z-scores are taken over the non-zero part, outside of which all is 0. Only if every channel gets z-scores."""
 
     def figures(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         pairs = [self._pair(channel, index, entry) for index, channel in enumerate(self.channels)]

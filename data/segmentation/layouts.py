@@ -38,7 +38,7 @@ DESCRIPTION = "dataset.json"
 TRAINING, TEST = ("imagesTr", "labelsTr"), ("imagesTs", "labelsTs")
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})$")
 _TASK01 = re.compile(r"BRATS_\d+\.nii(\.gz)?$")
-_DEPTH = 2  # folders between the one that the user names and the data set, such as those of an archive
+_DEPTH = 2  # folders between the one that the user names and the data set, such as an archive's
 _IGNORED = ("overwrite_image_reader_writer",)  # keys of dataset.json that choose among nnU-Net's readers
 
 log = logging.getLogger("data")
@@ -232,7 +232,7 @@ def _cases_of(
     by_channel = {stem: _CHANNEL.match(stem) for stem in stems}
     if stems and all(match and int(match["channel"]) < len(channels) for match in by_channel.values()):
         return _of_channels(images, labels, stems, channels)
-    if any(match and match["channel"] == "0000" for match in by_channel.values()):  # files beside those of nnU-Net
+    if any(match and match["channel"] == "0000" for match in by_channel.values()):  # files beside nnU-Net's
         known = {
             stem: stems[stem] for stem, match in by_channel.items() if match and int(match["channel"]) < len(channels)
         }

@@ -13,7 +13,7 @@ from lms3d.data.volumes.case import Case, header_of
 
 Spacing = tuple[float, float, float]
 THICK = 3.0
-"""An axis is anisotropic if its voxels are this many times as long as those of the other axes, and it has as many times fewer."""
+"""An axis is anisotropic if its voxels are this many times as long as on the other axes, and it has as many times fewer."""
 _DIGITS = 4  # of a spacing in mm: the name of a cache holds it
 
 
@@ -50,7 +50,7 @@ def target(of: Sizes) -> Spacing:
     """The spacing in mm to which nnU-Net resamples: on each axis the median; on an axis of thick slices the 10th percentile, but no
     finer than the other axes, since interpolation between thick slices invents what it shows.
 
-    Isensee et al., Nature Methods 2021, "target spacing". Shapes are those of the files, before any crop.
+    Isensee et al., Nature Methods 2021, "target spacing". Shapes are taken from the files, before any crop.
     """
     wanted = np.median(of.spacings_mm, axis=0)
     shape = np.median(of.shapes, axis=0)

@@ -130,7 +130,7 @@ class Cache:
     def _load(self, case_id: str, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         path = self.directory / case_id / name
         try:
-            # Not memory-mapped: its page faults would look like those of lms3d's swap files, which call for a sync.
+            # Not memory-mapped: its page faults would look like a swap file's, which call for a sync.
             array = np.load(path, allow_pickle=False)
         except Exception as error:  # NumPy raises many kinds, and MemoryError if a damaged header claims a huge array
             raise DataError(f"{path}: found a damaged cache entry ({error}); expected an array; {REPAIR}") from None

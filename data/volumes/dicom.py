@@ -225,7 +225,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Those of `_files` that lie in the folder itself."""
+    """Like `_files`, for the folder itself alone."""
     return [path for path in sorted(folder.iterdir()) if path.is_file() and not _is_other(path.name)]
 
 

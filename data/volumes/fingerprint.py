@@ -2,7 +2,7 @@
 
     <cache root>/fingerprints/<fingerprint of the data>-<schema>-v3/<case>.json    one per case; an examination can be continued
 
-Sizes are those in Table 1 of the LMS case study: the box around the brain, in voxels.
+Sizes are as in Table 1 of the LMS case study: the box around the brain, in voxels.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def require_same(path: Path, affine: np.ndarray, expected: np.ndarray, like: str
 def turn(
     affine: np.ndarray, shape: tuple[int, ...], expected: np.ndarray, wanted: tuple[int, ...]
 ) -> np.ndarray | None:
-    """The orientation (3, 2), as in nibabel, that exchanges and reverses the axes of a file to match those of another file. None if
+    """The orientation (3, 2), as in nibabel, that exchanges and reverses the axes of a file to match another file's. None if
     they match already, or if no such turn makes them match.
 
     affine, shape: of the file. expected, wanted: affine and shape of the other file. Both grids must cover exactly the same voxels
@@ -96,7 +96,7 @@ def turned(array: np.ndarray, orientation: np.ndarray | None) -> np.ndarray:
 
 
 def _between(affine: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The matrix (4, 4) from voxel indices of one file to those of the other."""
+    """The matrix (4, 4) from one file's voxel indices to the other's."""
     return np.linalg.solve(expected, affine)
 
 

@@ -2,7 +2,7 @@
 a brain that it has seen, so the same patient must not both train and validate.
 
 Three sources are combined:
-ids       From 2023 on, a case id ends in the number of the visit. Those of 2017-2019 keep the name in the hospital's own set.
+ids       From 2023 on, a case id ends in the number of the visit. Ids of 2017-2019 keep the name in the hospital's own set.
 tables    A row of name_mapping.csv of BraTS 2018-2020 has the ids of one patient in all years.
 images    Files with equal checksums are of one patient; once preprocessed, so are volumes with equal checksums, whatever the
 headers.

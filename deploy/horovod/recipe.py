@@ -30,7 +30,7 @@ _ALWAYS = {
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses the age that Gloo names
 }  # fmt: skip
 _PACKAGES = ("tensorflow", "setuptools", "cloudpickle", "packaging", "psutil", "PyYAML")
-_CPU_FLAGS = ("avx", "f16c", "fma")  # Horovod's build uses those that the building machine has
+_CPU_FLAGS = ("avx", "f16c", "fma")  # Horovod's build uses them if the building machine has them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Recipe:
     """Of "gloo", "mpi", "nccl"."""
 
     settings: dict[str, str]
-    """Environment variables for the build, beside those of the caller."""
+    """Environment variables for the build, beside the caller's."""
 
     linked: tuple[str, ...] = ()
     """What is linked from outside of the wheel: with another MPI it must be built anew."""

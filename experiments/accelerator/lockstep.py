@@ -30,7 +30,7 @@ measured."""
 
 
 class Lockstep:
-    """A group. first: those of its parts that measure before the others begin. deadline: of `time.monotonic`."""
+    """A group. first: its parts that measure before the others begin. deadline: of `time.monotonic`."""
 
     def __init__(
         self, group: Sequence[StudyPart], first: Collection[StudyPart] = (), deadline: float = math.inf

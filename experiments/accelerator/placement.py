@@ -21,8 +21,8 @@ LINK_BYTES_PER_SECOND = 5e8
 def ask(log: Path, seconds: float, *, rehearsed: bool) -> dict[str, Any]:
     """What the child found. ChildFailed if it failed, or after so many seconds.
 
-    computes_on; swap_outs, swap_ins, recomputes: numbers of ops; wrong: names of those that are not where they should be;
-    same_bits: whether the variables after two steps are those of the step without LMS.
+    computes_on; swap_outs, swap_ins, recomputes: numbers of ops; wrong: names of ops that are not where they should be;
+    same_bits: whether two steps leave the same variables with LMS as without.
     """
     module, same_kernels = "lms3d.experiments.accelerator.placement", {"TF_DETERMINISTIC_OPS": "1"}
     return only_answer(module, {"rehearsed": rehearsed}, log, seconds, same_kernels)

@@ -51,7 +51,7 @@ def identity_parts(scale: Scale, *, deterministic: bool = True) -> list[StudyPar
 
 
 def identity_results(found: Found, scale: Scale) -> list[PartResult]:
-    """The results with deterministic kernels; those with the usual ones if the deterministic ones failed."""
+    """The results with deterministic kernels, or with the usual ones if the deterministic ones failed."""
     both = [identity_parts(scale, deterministic=deterministic) for deterministic in (True, False)]
     made, usual = ([found[part.name] for part in some if part.name in found] for some in both)
     return usual or made

@@ -34,7 +34,7 @@ def record_of(fold: int, seed: int, output: Path) -> Path:
 
 
 def scores_of(fold: int, seed: int, output: Path) -> Path:
-    """The table with the scores of a round: those of `lms3d.evaluate`, and the column "budget"."""
+    """The table with the scores of a round, as from `lms3d.evaluate`, and the column "budget"."""
     return record_of(fold, seed, output).with_suffix(".csv")
 
 

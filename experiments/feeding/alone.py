@@ -146,7 +146,7 @@ def summed(answers: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def binding(cores: int | None) -> Callable[[], None] | None:
-    """What binds a process to so many cores before it starts; None: to those that the system gives."""
+    """What binds a process to so many cores before it starts; None: to the cores that the system gives."""
     if cores is None or not hasattr(os, "sched_setaffinity"):
         return None
     kept = sorted(os.sched_getaffinity(0))[:cores]

@@ -43,7 +43,7 @@ class BaselineDice:
 def of_split(
     data: Path, labels: str | None, path: Path, output: Path, tested: Sequence[str] | None = None
 ) -> dict[str, list[float]]:
-    """See `measured`, for the split in a file. tested: the cases to score; None takes those that validate."""
+    """See `measured`, for the split in a file. tested: the cases to score; None takes the validation cases."""
     parts = split.load(path)
     return measured(data, labels, parts.training, parts.validation if tested is None else tested, output)
 

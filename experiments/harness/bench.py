@@ -77,7 +77,7 @@ class Bench(StudyStore):
         return result
 
     def found(self) -> list[PartResult]:
-        """All results: those of earlier runs in the same folder, too, unless they are to be run again."""
+        """All results, including earlier runs' in the same folder unless they are to be run again."""
         return list(self.results.values()) if self.again else saved(self.parts)
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def _codes(exits: Mapping[int, str], resumed: bool) -> str:
 
 
 def settings(options: argparse.Namespace, *free: str) -> dict[str, Any]:
-    """The options that calls with the same --output share. free: those in which they may differ."""
+    """The options that calls with the same --output share. free: options in which they may differ."""
     return {name: value for name, value in sorted(vars(options).items()) if name not in ("output", *free)}
 
 

@@ -108,7 +108,7 @@ class PartResult:
     process in a step, less what it had once the framework was imported. recoveries: steps that ran out of memory, and were
     planned and run again. digest: of all weights after three steps. report: figures of `lms3d.keras_step.report.Report`.
     traffic: means over the timed steps of an emulated link: `tiers.base.COUNTERS` and processor seconds (`links.tier`); of the
-    machine's own swap tier: those of the counters that it knows, over all steps after the warm-up.
+    machine's own swap tier: the counters that it knows, over all steps after the warm-up.
     machine: speeds that the plan was made with (`cost.Machine`). workspace_mib: cuDNN's limit in force, "" for TensorFlow's own.
     profile: of the profiled steps (`profiling.measure`): device, busy_share, idle_in_step_share, overlap_share, out_bytes and
     in_bytes per step, out_bytes_per_second and in_bytes_per_second while the link is busy, on a GPU kernel_seconds per step and
@@ -191,7 +191,7 @@ class PartResult:
         return choice.text(tuple(tuple(pair) for pair in slabs)) if slabs else ""
 
     def record(self) -> dict[str, Any]:
-        """All figures by the names that they have in CSV files, those of the report and of the profile among them."""
+        """All figures by their names in CSV files, including the report's and the profile's."""
         part = self.part
         return self.report | self.profile | {
             "model": part.model, "filters": "x".join(map(str, part.filters)), "resolution": part.resolution, "method": part.method,

@@ -295,7 +295,7 @@ def _batch(part: StudyPart, model: keras.Model) -> tuple[np.ndarray, np.ndarray]
 
 
 def _dataset(arrays: Iterable[np.ndarray]) -> tf.data.Dataset:
-    """The same batch for ever, handed over like those of the pipelines in `data`."""
+    """The same batch for ever, handed over as the pipelines in `data` do."""
     batch = []
     for array in arrays:
         batch.append(stream.aligned_empty(array.shape, array.dtype))

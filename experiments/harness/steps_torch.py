@@ -1,6 +1,6 @@
 """A child that trains isensee2017 in PyTorch, one step each time that the parent asks for one.
 
-The layers, sizes and order are those of `lms3d.models.isensee2017`, 8,269,561 parameters, channels first, (B, C, D, H, W). `wrap`
+The layers, sizes and order are as in `lms3d.models.isensee2017`, 8,269,561 parameters, channels first, (B, C, D, H, W). `wrap`
 stands around each block: `lambda block, *x: block(*x)` for none.
 """
 

@@ -90,7 +90,7 @@ class Records(StudyStore):
         return record
 
     def found(self, kind: str) -> list[Record]:
-        """All records of a kind by the number of ranks, those of earlier calls too."""
+        """All records of a kind by the number of ranks, also from earlier calls."""
         return sorted((load(path, _check) for path in self.parts.glob(f"{kind}-*.json")), key=lambda one: one["ranks"])
 
 
@@ -130,7 +130,7 @@ def _check(record: Record) -> None:
 
 
 def remember(settings: Mapping[str, Any], output: Path) -> None:
-    """Keeps the settings with the output. InputError if they differ from those that it was begun with."""
+    """Keeps the settings with the output. InputError if it was begun with other settings."""
     path = output / "settings.json"
     wanted = json.loads(json.dumps(dict(settings), default=str))  # as it would be read; a path is its text
     before = json.loads(path.read_text()) if path.exists() else wanted

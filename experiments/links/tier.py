@@ -1,6 +1,6 @@
 """A swap tier with the link of another machine: copies to this process's memory and back over a native lane at the link's rate.
 
-The ops, and when memory changes hands, are those of a GPU (`lms3d.engine.tiers.stream`). `native/src/memory_lane.cc` says what a
+The ops, and when memory changes hands, are as on a GPU (`lms3d.engine.tiers.stream`). `native/src/memory_lane.cc` says what a
 link does, with one thread for each direction: LINK-1 to LINK-4.
 
 For experiments only: swapped tensors lie in this process's memory, and the copies cost time of the processor that computes.

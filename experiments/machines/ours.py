@@ -42,7 +42,7 @@ class PlannedCase:
 
 
 def cases(machines: Mapping[str, MachineModel]) -> Iterator[PlannedCase]:
-    """Every machine at 192^3, those that differ in memory alone once; the case study's also at 256^3 in their own memory, and
+    """Every machine at 192^3, but once if several differ in memory alone; the case study's also at 256^3 in their own memory, and
     with its own network in both."""
     theirs = (published.AC922, published.X86)
     order = [*theirs, *(name for name in machines if name not in theirs)]

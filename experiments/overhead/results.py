@@ -84,7 +84,7 @@ class MethodComparison:
         return self.table_of(self.over(link), [name for name in SHOWN if name != "cube"])
 
     def table_of(self, results: Iterable[PartResult], names: Sequence[str]) -> str:
-        """These columns of SHOWN as Markdown, but for those that are empty throughout."""
+        """These columns of SHOWN as Markdown, except any that is empty throughout."""
         return table.filled(names, [[SHOWN[name](self, r) for name in names] for r in results])
 
     def ratio(self, r: PartResult) -> float | None:

@@ -24,7 +24,7 @@ GROUPS = ("times", "limits", "tries", "others", "torch", "curve")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to measure. limits_mib: hard limits besides those that follow from the smallest ones.
+    """What to measure. limits_mib: extra hard limits; others follow from the smallest ones.
 
     copied: also LMS that copies swapped tensors back, as it always does to a GPU.
     """

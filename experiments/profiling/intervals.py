@@ -38,7 +38,7 @@ def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interva
 
 
 def between(some: Iterable[Interval], whole: Interval) -> list[Interval]:
-    """The points of `whole` that are in none of these. Disjoint and sorted, like those that are given."""
+    """The points of `whole` that are in none of these. Disjoint and sorted, like the given intervals."""
     found, at = [], whole[0]
     for begin, end in common(some, [whole]):
         if begin > at:

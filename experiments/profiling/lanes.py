@@ -2,7 +2,7 @@
 
 | lane    | GPU: events of the streams of `/device:GPU:0`  | CPU: events of the threads of `/host:CPU`                        |
 |---------|------------------------------------------------|------------------------------------------------------------------|
-| compute | kernels, memsets, copies within the device     | ops (`node:Type`) of the steps' functions, but for those of swaps |
+| compute | kernels, memsets, copies within the device     | ops (`node:Type`) of the steps' functions, except swaps           |
 | out     | MemcpyD2H, bytes from `memcpy_details`         | marks `lms/transfer/out`, made by the tier while it copies       |
 | in      | MemcpyH2D, the same                            | marks `lms/transfer/in`                                          |
 | wait    | IteratorGetNext on the thread of the steps     | the same                                                         |
@@ -119,7 +119,7 @@ def _marked(host: Sequence[Thread]) -> dict[str, Sequence[LaneSpan]]:
 
 
 def _ops(host: Sequence[Thread], stepping: Collection[Thread]) -> tuple[list[LaneSpan], list[LaneSpan]]:
-    """Ops of the steps, and those of tf.data's functions; neither with swaps and the wait for data.
+    """Ops of the steps, and ops of tf.data's functions; neither with swaps and the wait for data.
 
     What began before the profile did belongs to nobody, since its function is not known.
     """
@@ -138,7 +138,7 @@ def _ops(host: Sequence[Thread], stepping: Collection[Thread]) -> tuple[list[Lan
 
 
 def _functions_of_steps(host: Sequence[Thread], stepping: Collection[Thread]) -> set[Any]:
-    """Ids of the functions that a step calls, and of those that these call."""
+    """Ids of the functions that a step calls, directly or through others."""
     steps = intervals.union((e.begin, e.end) for thread in stepping for e in thread.events if e.name == STEP)
     calls = [e for thread in stepping for e in thread.events if e.name == _CALL]
     found = {e.values.get("id") for e in calls if intervals.common([(e.begin, e.begin + 1)], steps)}

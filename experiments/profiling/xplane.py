@@ -3,7 +3,7 @@
     XSpace -> planes: "/host:CPU", "/device:GPU:0", ..
                 -> lines: threads of the host, "Stream #7(Compute)" of a GPU -> events: name, offset, duration, statistics
 
-Names and values stand in tables of the plane. The protobuf classes are those that TensorFlow ships; they have no public name.
+Names and values stand in tables of the plane. TensorFlow ships the protobuf classes, without a public name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The chapters of the report: a question, the published table, and the command whose results stand beside that.
 
-Sizes are those that two cores finish within the hour, all chapters together. A chapter without a command states its needs.
+At these sizes two cores finish all chapters within the hour. A chapter without a command states its needs.
 """
 
 from __future__ import annotations

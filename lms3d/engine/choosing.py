@@ -208,7 +208,7 @@ def _with_programs(chosen: Chosen, whole: StepRequest) -> Prediction:
 
 
 def _before(prediction: Prediction, whole: StepRequest) -> Prediction:
-    """The prediction, with the figures of the step without LMS: those of the whole step as traced."""
+    """The prediction, whose figures without LMS are taken from the whole step as traced."""
     study = Study(whole)
     figures = study.unedited_figures
     return replace(

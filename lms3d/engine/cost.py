@@ -24,7 +24,7 @@ class OpCost(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Speeds of a compute device and of its swap tier. The defaults are those of two CPU cores and a page-cached disk.
+    """Speeds of a compute device and of its swap tier. The defaults describe two CPU cores and a page-cached disk.
 
     swap_share: seconds that a step loses for each second of a transfer that hides behind compute. If the processor both computes
     and copies to the page cache, the step loses cores and memory bandwidth (`tuning.COPYING_SHARE`).

@@ -266,7 +266,7 @@ class Engine:
         """Plans `function` (step: "train", "test", "predict", "function") and rewrites it. Raises DoesNotFit below the floor.
 
         limit_bytes, machine: the limit and the speeds to plan for, if experience corrects the settings' limit and the measured
-        speeds; the prediction still names the settings' limit. slabs: those of an earlier plan, in place of the settings', since
+        speeds; the prediction still names the settings' limit. slabs: an earlier plan's, in place of the settings', since
         a run keeps its slabs. A function that was rewritten before is left alone.
         """
         cpu_pool.open_crumb_holes()

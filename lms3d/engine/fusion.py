@@ -10,7 +10,7 @@ FUSION-1  A group is connected, and no path leads out of it and back in. Each op
 FUSION-2  A program returns the tensors that are read outside of it. Views at its edge stay in the step: they have no memory of
           their own.
 FUSION-3  A program rematerialises tensors if that takes no pass over memory of its own. A smallest cut, between the tensors that
-          its group reads and those that are in memory anyway, says what it reads (`Cut`). Tensors that only its group read are then
+          its group reads and tensors in memory anyway, says what it reads (`Cut`). Tensors that only its group read are then
           no longer kept: the gradient of a normalisation and its activation needs the convolution's result and some numbers per
           channel. Sums are not rematerialised.
 FUSION-4  Groups are decided on from the last one to the first: a forward program need not return a tensor that a gradient no longer
@@ -208,7 +208,7 @@ class Cut:
         self.saved_bytes = 1024 * max(0, self._cost(self.reads) - self._cost(self.chosen))
 
     def rematerialised(self) -> list[Op]:
-        """The ops between the tensors that are read and those that the group needs, in traced order."""
+        """The ops that make the group's inputs from `chosen`, in traced order."""
         found: dict[str, Op] = {}
         left = [name for name in self.reads if name not in self.chosen]
         while left:

@@ -109,7 +109,7 @@ class StepGraph:
     """Ops in topological order, the names of the tensors that the step returns, and the bytes that live outside of it.
 
     resident_bytes: weights, optimiser slots and batches that stay on the device for the whole step. batches: the bytes of each
-    tensor of the batches among them: the step's own batch, and those that wait for the next steps.
+    tensor of the batches among them: the step's own batch, and batches that wait for the next steps.
     Raises `ValueError` on a duplicate name, an unknown input or an order that is not topological.
     """
 
@@ -216,7 +216,7 @@ def topological(unordered: Iterable[Op], *, urgent: Callable[[Op], bool] = _inse
     before: list[list[int]] = [[] for _ in ops]
     for i, op in enumerate(ops):
         sources = {producer_name(t) for t in op.inputs} | set(op.control_inputs)
-        if op.in_loop:  # frames are cyclic: their ops wait for ops before them, not for those of the last round
+        if op.in_loop:  # frames are cyclic: their ops wait for ops before them, not for the last round's
             sources = {name for name in sources if index.get(name, i) < i}
         for name in sources:
             if name not in index:

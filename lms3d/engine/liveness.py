@@ -91,7 +91,7 @@ def read_once(graph: StepGraph, op: Op, root_of: Mapping[str, str]) -> dict[str,
 
 
 def forwarded(op: Op, candidates: Sequence[tuple[str, int]]) -> str | None:
-    """The storage (root) that `op` may overwrite (LIVE-3), among those that die and (root, bytes) of what it reads of them once."""
+    """The storage (root) that `op` may overwrite (LIVE-3). candidates: (root, bytes read) of dying storages, each read once."""
     if op.type not in FORWARDING_TYPES or not op.outputs or not op.outputs[0].bytes:
         return None
     return next((root for root, size in candidates if size == op.outputs[0].bytes), None)
@@ -116,7 +116,7 @@ def lasting(graph: StepGraph) -> frozenset[str]:
     return frozenset(root_of.get(name, name) for name in lasts)
 
 
-# Ops that run whole functions, and those that write into an input even if it has other readers.
+# Ops that run whole functions, and ops that write into an input even if it has other readers.
 _UNKNOWN = CALLING_TYPES | {"PyFuncStateless", "InplaceAdd", "InplaceSub", "InplaceUpdate"}
 _GUARDED = frozenset({"Elu", "LeakyRelu", "Relu", "Relu6", "Softmax", "Tanh"})  # of FORWARDING_TYPES
 SLICE_TYPES = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
@@ -132,8 +132,8 @@ def _may_pass_on(graph: StepGraph, op: Op, name: str, output: Tensor) -> bool:
 
 
 class Touched(NamedTuple):
-    """The storages (by root) that a running op reads, and those that it makes and no op reads; whether it allocates or frees
-    any; its workspace, to be given back."""
+    """The storages (by root) that a running op reads, and its outputs that no op reads; whether it allocates or frees any; its
+    workspace, to be given back."""
 
     read: list[str]
     unread: list[str]

@@ -2,7 +2,7 @@
 
 A plan takes seconds to make, and the same step comes again: in the next run, or after `--resume`. Rules:
 - PLAN-CACHE-1: The key hashes everything that the answer depends on: each op of the step, the settings, the speeds of the machine
-  (of the measured ops those that the step has), and the planner itself: the sources of the engine, the source of a planner that is
+  (with the measured ops that the step has), and the planner itself: the sources of the engine, the source of a planner that is
   registered from elsewhere, and the versions of the libraries. A planner whose source cannot be found is not cached.
 - PLAN-CACHE-2: An answer that is read equals the one that was stored, to the last bit. A value that JSON does not keep is not
   stored. A file holds the SHA-256 of its key and its content. A file that is not as it was written, or whose plan cannot be applied
@@ -78,7 +78,7 @@ def key(request: StepRequest) -> str | None:
 
 
 def _speeds(request: StepRequest) -> list[tuple[str, Any]]:
-    """(name, value) of the machine's fields; of the measured ops those that this step has."""
+    """(name, value) of the machine's fields, with only the measured ops that this step has."""
     machine, table = request.machine, request.machine.op_table
     measured = sorted({(op.signature, table[op.signature]) for op in request.graph.ops if op.signature in table})
     plain = [(f.name, getattr(machine, f.name)) for f in fields(machine) if f.name != "op_table"]

@@ -15,7 +15,7 @@ from lms3d.engine.step_model.pool import NO_POOL, Pool
 class OnDevice:
     """The bytes on the device beside a step's variables while the step runs.
 
-    batches: the size of each tensor of the batches, the step's own and those that wait; None: the step's arguments once.
+    batches: the size of each tensor of the step's own batch and of waiting batches; None: the step's arguments once.
     """
 
     extra_bytes: int = 0

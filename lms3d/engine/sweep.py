@@ -45,7 +45,7 @@ Progress = Callable[[int, int, str, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A method under a limit. If no plan of the method fits, all figures are None. Seconds are those of one step. slabs: such as
+    """A method under a limit. If no plan of the method fits, all figures are None. Seconds are per step. slabs: such as
     "16/8"; "off": the step is whole."""
 
     method: str

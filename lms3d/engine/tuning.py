@@ -1,7 +1,7 @@
 """The engine's constants that trade one thing for another, one section per module that uses them.
 
-Each says what it trades and what measured it: a test, a command, or "a margin, not measured". Those of the default planner's
-search are in `planners.hybrid.tuning`. No TensorFlow here.
+Each says what it trades and what measured it: a test, a command, or "a margin, not measured". The default planner's search
+has its own in `planners.hybrid.tuning`. No TensorFlow here.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class LMS(keras.callbacks.Callback):
             attachment.remove()
 
     def _forget_other(self, model: keras.Model) -> None:
-        """Forgets the steps of another model, and those of this one from before it was compiled again."""
+        """Forgets the steps of another model, and steps from before this one was compiled again."""
         compiled = (model, compilation(model))
         if self._compiled is not None and any(a is not b for a, b in zip(self._compiled, compiled, strict=True)):
             self.close()
@@ -328,7 +328,7 @@ class LMS(keras.callbacks.Callback):
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """The nested outputs of several batches as those of one; axis 0 is the batch."""
+    """The nested outputs of several batches, joined along axis 0, the batch."""
     if len(outputs) == 1:
         return outputs[0]
     return tf.nest.map_structure(lambda *parts: _concatenated(parts), *outputs)

@@ -64,7 +64,7 @@ def resolve(
 
 
 def tflms_parameters(given: dict[str, Any], taker: Callable[..., Any]) -> Parameters:
-    """TFLMS's parameters; those that are None will be tuned. TypeError for an unknown name.
+    """TFLMS's parameters; each None will be tuned. TypeError for an unknown name.
 
     taker: the function that was called with them; an unknown name may be a misspelt argument of its own.
     """

@@ -45,7 +45,7 @@ _MOST_DIGITS = 18  # nobody has counted further: a longer number is damaged
 
 @dataclass
 class PlanFigures:
-    """The figures of one plan's steps. seconds: those of the latest; of the first `warm_up` steps only until others follow."""
+    """The figures of one plan's steps. seconds: of the latest steps; of the first `warm_up` only until others follow."""
 
     steps: int = 0
     peak_bytes: int = 0

@@ -93,7 +93,7 @@ class StepRunner:
         self.engine.close()
 
     def reports(self) -> list[tuple[Report, Plan]]:
-        """The report and plan of each step that is prepared, and of the largest of each kind among those that were forgotten."""
+        """The report and plan of each prepared step, and of the largest forgotten step of each kind."""
         kept = [self._report(step, step.prepared) for step in self.steps.values() if step.prepared is not None]
         return [*self._largest.values(), *kept]
 

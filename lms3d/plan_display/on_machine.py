@@ -118,7 +118,7 @@ def _planned(
     options: TrainConfig, where: LimitedMachine, planner: str, *, slabs: str | None = None, effort_seconds: float | None = None,
     at_floor: bool = True,
 ) -> Planned:  # fmt: skip
-    """The plan there (ON-2). slabs: in place of those of the options. effort_seconds: None searches to the end. at_floor: see
+    """The plan there (ON-2). slabs: in place of the options' own. effort_seconds: None searches to the end. at_floor: see
     `plan_step`."""
     from lms3d.device import startup
 

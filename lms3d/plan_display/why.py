@@ -1,6 +1,6 @@
 """`python -m lms3d.plan --why TENSOR`: what was decided about one tensor, and what the alternatives would have cost.
 
-The names of its rows are those of the report's columns (`keras_step.report.DECISION_COLUMNS`), where it has such a column.
+Its rows are named after the report's columns (`keras_step.report.DECISION_COLUMNS`), if there is such a column.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class _Peer:
 
 
 def _addresses() -> list[str]:
-    """The addresses of this machine. Those that other machines can reach come first."""
+    """The addresses of this machine. Addresses that other machines can reach come first."""
     entries = [entry for interface in psutil.net_if_addrs().values() for entry in interface]
     addresses = dict.fromkeys(entry.address for entry in entries if entry.family == socket.AF_INET)
     return sorted(addresses, key=lambda address: address.startswith("127."))

@@ -21,9 +21,9 @@ _ODD = 0x9E3779B1  # the distance between the random states of two ranks
 
 
 def synchronise(model: Any, world: World) -> None:
-    """Gives the model of every rank the variables of rank 0, including those of the optimiser and the metrics.
+    """Gives the model of every rank the variables of rank 0, including the optimiser's and the metrics'.
 
-    Afterwards each other rank has random states of its own, derived from those of rank 0, so that dropout differs.
+    Afterwards each other rank has random states of its own, derived from rank 0's, so that dropout differs.
     RuntimeError if the ranks have built different models.
     """
     if world.size == 1:

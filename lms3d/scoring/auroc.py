@@ -2,7 +2,7 @@
 
 Areas are scikit-learn's. Intervals are percentiles of the bootstrap (Efron and Tibshirani, 1993) over patients: images of one
 patient resemble each other, so that intervals over images would be too narrow. The interval of the mean comes from the same draws,
-which keeps the correlation between classes. In all functions: truth (N, C), 0 or 1; probabilities (N, C); names: those of the C
+which keeps the correlation between classes. In all functions: truth (N, C), 0 or 1; probabilities (N, C); names: of the C
 classes.
 """
 

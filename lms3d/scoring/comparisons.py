@@ -29,7 +29,7 @@ LEVEL = 0.05
 ONE_SEED = "on these cases (one seed)"
 
 Units = Mapping[str, Sequence[str]]
-"""Name in tables -> labels of predictions: one label, or those of the models of a group."""
+"""Name in tables -> labels of predictions: one label, or one for each model of a group."""
 
 Seeds = Mapping[str, int]
 """Label of predictions -> the seed of its model, if that is known."""
@@ -59,7 +59,7 @@ def table(
 
 
 def corrected(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one table, or of all tables of a page, corrected together: the tests of differences as one family, and those of
+    """The rows of one table, or of all tables of a page, corrected together: the tests of differences as one family, the tests of
     equality as another. Adds the columns tests, p_holm, equivalent and verdict."""
     if not len(rows):
         return rows

@@ -52,7 +52,7 @@ class RegionDice(keras.metrics.Metric):
 
     def counts(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(B, ..., C), (B, ..., C or more) -> the voxels in both masks, and the sum of both masks' sizes: (B,), or more of several
-        regions. Those of a whole volume are the sums over its parts (`lms3d.scoring.parts`)."""
+        regions. A whole volume's are the sums over its parts (`lms3d.scoring.parts`)."""
         y_pred = y_pred[..., : self.channels]
         if self.disjoint:
             winner = tf.argmax(y_pred, axis=-1, output_type=tf.int32)

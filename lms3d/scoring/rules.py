@@ -2,13 +2,13 @@
 
 The rules were read in, and compared with (tests/lms3d/scoring/golden), github.com/rachitsaluja/BraTS-2023-Metrics and
 BraTS-2024-Metrics (which is also that of 2025), and `BraTS_evaluation` 0.0.10 (2026) with the panoptica that it calls. For 2017 to
-2021 they are those of arXiv:1811.02629 and 2107.02314.
+2021 they follow arXiv:1811.02629 and 2107.02314.
 
 UNITS-1  A row does what its script does, because people compare with a leaderboard. That holds even if voxels are not 1 mm and the
          script takes voxels for millimetres.
 UNITS-2  Each row has a twin, `<name>-physical`, that measures the same in millimetres. At 1 mm both give the same scores, but
          for UNITS-3.
-UNITS-3  The scores of a twin do not depend on the order of the file's axes. Those of a script may: it numbers components in that
+UNITS-3  The scores of a twin do not depend on the order of the file's axes. A script's may: it numbers components in that
          order, and the numbers decide with which of several others a component goes, and between equally good assignments.
 """
 
@@ -165,7 +165,7 @@ _PUBLISHED = (
 )  # fmt: skip
 
 GENERAL = Rules(name="classes", regions=(), hd95="directed", penalty_mm="diagonal", both_empty="left out")
-"""The rules of data sets that have none of their own: Dice as in nnU-Net, HD95 as in MONAI. `regions` are those of the data set."""
+"""The rules of data sets that have none of their own: Dice as in nnU-Net, HD95 as in MONAI. `regions` come from the data set."""
 
 SUFFIX = "-physical"
 _RADIOTHERAPY = "MEN-RT"
@@ -183,7 +183,7 @@ YEAR_OF_LABELS = {"brats2023": "brats2023", "brats2024": "brats2024", "brats2024
 
 
 def select(named: str | None, labels: str, cases: Iterable[str]) -> Rules:
-    """The rules called `named` (a row, or only a year), else those of the label schema `labels`.
+    """The rules called `named` (a row, or only a year), else the rules of the label schema `labels`.
 
     Capitals do not matter. "physical", alone or at the end of a name after a hyphen, selects the same rules in millimetres. If the
     set is not named, it follows from the case names (BraTS-MET-00001-000), else from the schema; else it is GLI. If no year is

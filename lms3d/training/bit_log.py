@@ -45,7 +45,7 @@ def digest(array: np.ndarray) -> str:
 class BitLog:
     """The file of one rank. Only one job at a time has it.
 
-    run: a name that a resumed run keeps. circumstances: those of this job (`device.circumstances`). compared, added: the steps so
+    run: a name that a resumed run keeps. circumstances: this job's (`device.circumstances`). compared, added: the steps so
     far. differs: whether a step of this job, or of an earlier job of the run, differs. difference: the .json file of that step, if
     this job has written it. InputError if the file is damaged or in use.
     """

@@ -78,7 +78,7 @@ class Job:
     """The folder in which each rank records the bits of its steps (`callbacks.bit_record`); None: nothing is recorded."""
 
     trackers: Sequence[str] = ("tensorboard",)
-    """The names in `trackers.TRACKERS` of those that follow the run."""
+    """The trackers that follow the run, by their names in `trackers.TRACKERS`."""
 
     name: str | None = None
     """The name of the run for trackers; None: they invent one."""

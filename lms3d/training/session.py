@@ -175,7 +175,7 @@ class Training:
     def describe(self, limit_bytes: int) -> None:
         """Writes config.json.
 
-        The lengths are those that the user gave: a run that goes on works out the others again, since they follow from the number
+        The lengths are as the user gave them: a run that goes on works out the others again, since they follow from the number
         of ranks. A demonstration goes on for as long as at first, and validates as many cases, to find the best epoch; the epochs
         over which a cosine falls are kept.
         """

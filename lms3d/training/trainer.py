@@ -49,7 +49,7 @@ def train(
 ) -> History:
     """Trains `model` (compiled, its optimiser built); writes history.csv, best.keras and last/ into the run folder.
 
-    callbacks: more than those that every run has (`callbacks.order`). All ranks call this with the same arguments, except for
+    callbacks: in addition to every run's (`callbacks.order`). All ranks call this with the same arguments, except for
     their share of the data, and all return or raise at the same step.
     Raises Interrupted after Ctrl-C, once `last/` is saved, and Diverged if the loss is not finite.
     """

@@ -12,7 +12,7 @@ _MR = "1.2.840.10008.5.1.4.1.1.4"
 
 def write(image: sitk.Image, folder: Path, number: int, *, sideways_mm: float = 0.0) -> None:
     """Writes a volume of int16 as a series of one file for each slice. number: of the series in its study. sideways_mm: how far
-    each slice lies beside the one before, as those of a tilted gantry do."""
+    each slice lies beside the one before, as from a tilted gantry."""
     folder.mkdir(parents=True)
     d = image.GetDirection()
     tags = {

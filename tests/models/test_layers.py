@@ -89,7 +89,7 @@ def test_both_ways_to_sum_blocks_agree():
 
 
 def peak_of(function: Callable[..., tf.Tensor], *arguments: tf.Tensor) -> int:
-    """The bytes that one call takes above those in use before, once everything is traced and warm."""
+    """The bytes that one call adds to the memory in use, once everything is traced and warm."""
     function(*arguments)
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")

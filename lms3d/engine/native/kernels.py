@@ -1,7 +1,7 @@
-"""The operations of networks (`lms3d.models.fused`): on a processor those of the library, on a GPU those that pass a trial.
+"""The operations of networks (`lms3d.models.fused`): the library's on a processor; on a GPU, kernels that pass a trial.
 
 GPU-1  CUDA's run-time compiler comes with TensorFlow's CUDA libraries. It makes the kernels for the GPU at hand, once in a process.
-GPU-2  Before the first use they are run on small volumes, beside those of the processor. If they fail or give other numbers,
+GPU-2  Before the first use they are run on small volumes, beside the processor's. If they fail or give other numbers,
        networks use TensorFlow's own operations, and a log line says why.
 """
 

@@ -74,12 +74,12 @@ def _moving(graph: tf.Graph, handles: Set[str], larger_than: int) -> Iterator[tf
 
 
 def _handles_within(op: tf.Operation, branch: tf.Graph, handles: Set[str]) -> set[str]:
-    """Those of the handles that an If passes on, as a branch calls them."""
+    """The handles that an If passes on, by their names in a branch."""
     return {inner.name for outer, inner in zip(op.inputs[1:], branch.inputs, strict=True) if outer.name in handles}
 
 
 def _write_in_place(graph: tf.Graph, handles: Set[str], larger_than: int) -> int:
-    """The number of assignments edited. handles: see `_handles`; those of a branch are its own inputs."""
+    """The number of assignments edited. handles: see `_handles`; in a branch they are its inputs."""
     count = 0
     for op in graph.get_operations():
         if op.type == "AssignVariableOp" and op.inputs[0].name in handles and _moves(op, larger_than):

@@ -9,8 +9,7 @@ COMPILE-1  A program consists of ops that make each element from elements in its
            program waits for the ops that its ops waited for, and whoever waited for one of them waits for the program.
 COMPILE-2  A program is taken if it takes no more time than its ops one by one, does not raise the peak of the step, and clearly
            saves time, bytes of the peak, or bytes that are kept for it.
-COMPILE-3  Chains are first tried with sums. Those that were not taken are tried again without: XLA's sums are slow on some
-           processors.
+COMPILE-3  Chains are first tried with sums, then without if they were not taken: XLA's sums are slow on some processors.
 COMPILE-4  The edit can be taken back (`edits`), since slabs need ops that have rules. A function that is compiled again gets the
            programs that it had.
 """

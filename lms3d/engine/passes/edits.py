@@ -16,7 +16,7 @@ class Edits:
     """The edits that a pass made to a graph, each with its way back. Make one before the first edit.
 
     Ops that were added stay in the graph when the edits are taken back; nobody reads them, so they never run. Control edges that
-    others add meanwhile, such as those of an update to new readers of its variable (`updates`), are taken back, too.
+    others add meanwhile, such as an update's to new readers of its variable (`updates`), are taken back, too.
     """
 
     def __init__(self, graph: tf.Graph) -> None:

@@ -26,8 +26,8 @@ class Form:
 
     request: the question about the step in this form. slabs: as asked for. changed: False if the step is as it was traced all the
     same: there was nothing to slice, or no program pays. levels: see `slicing.Slicing`; sliced_tensors, joined: see
-    `slabs.sliced_step.SlicedStep`. compiled, saved_bytes: see `compiling.Compilation`. edits: those that make it of the step as
-    traced; pieces: the edits after them.
+    `slabs.sliced_step.SlicedStep`. compiled, saved_bytes: see `compiling.Compilation`. edits: from the step as traced to
+    this form; pieces: the edits after them.
     """
 
     request: StepRequest

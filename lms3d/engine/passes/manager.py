@@ -12,7 +12,7 @@ log = logging.getLogger("lms3d")
 
 
 def run(function: Function, passes: Iterable[Pass]) -> tuple[str, ...]:
-    """Runs passes on the graph of `function`, one after the other; returns the names of those that changed it.
+    """Runs passes on the graph of `function`, one after the other; returns the names of passes that changed it.
 
     RuntimeError if the graph is not what a pass requires, or not what it promised.
     """
@@ -27,6 +27,6 @@ def run(function: Function, passes: Iterable[Pass]) -> tuple[str, ...]:
 
 
 def normalise(function: Function, target: Target) -> tuple[str, ...]:
-    """Runs the passes that a step gets before it is captured; returns the names of those that changed its graph."""
+    """Runs the passes that a step gets before it is captured; returns the names of passes that changed its graph."""
     passes = (NORMALISING[name](target) for name in NORMALISING.names)
     return run(function, [one for one in passes if one.applies])

@@ -12,7 +12,7 @@ PIECES-1  An op is cut into as few pieces, by powers of two, as have inputs that
           batch, then along the first spatial axis. A piece lies in the memory of its tensor: with the batch it is the first axis of
           a reshaped tensor, along which TensorFlow's Slice copies nothing (if a plane is a multiple of 64 bytes).
 PIECES-2  Without padding a piece of the outputs reads the planes under its windows. With padding each piece is padded as if it were
-          alone, so the products across a cut are missing: those of the outputs beside it, in the taps of the filter that reach out
+          alone, so the products across a cut are missing: for the outputs beside it, in the taps of the filter that reach out
           of a piece. One more op for each such tap computes them for all cuts at once, as samples of a batch.
 PIECES-3  That needs a window that reaches into the next piece and no further, and as many input planes as stride x outputs. Other
           ops are cut along the batch alone. Depthwise filter gradients, and those inside loops, branches and calls, stay whole.
@@ -44,7 +44,7 @@ _ATTRIBUTES = ("strides", "padding", "data_format", "dilations", "use_cudnn_on_g
 class CutFilterGradients(Pass):
     """Requires a step without a plan. Ensures equal results, to rounding, of the same shapes.
 
-    most_bytes: the limit of cuDNN's workspace. edits: those that the last run made, None if there was nothing to cut.
+    most_bytes: the limit of cuDNN's workspace. edits: the last run's; None if there was nothing to cut.
     """
 
     name = "pieces"

@@ -31,7 +31,7 @@ class FixShapes(Normalising):
 
 
 def infer_shapes(graph: tf.Graph) -> int:
-    """Tells tensors the shapes that follow from those of the inputs of their ops; returns how many tensors learnt theirs."""
+    """Tells tensors the shapes that follow from their ops' inputs; returns how many tensors learnt theirs."""
     count = 0
     for op in graph.get_operations():
         unknown = [t for t in op.outputs if not t.shape.is_fully_defined() and t.dtype not in (tf.resource, tf.variant)]

@@ -107,7 +107,7 @@ def slice_function(function: Function, slabs: Mapping[int, int]) -> Slicing:
 
 
 def nodes_of(function: Function) -> list[Node]:
-    """The ops of a traced step that run, each after those that it waits for."""
+    """The ops of a traced step that run, each after the ops that it waits for."""
     return [_node(op) for op in traced_order(function.graph)]
 
 

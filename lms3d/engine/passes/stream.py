@@ -22,9 +22,9 @@ from lms3d.engine.tiers.base import gate
 
 
 def until(plan: Plan, out: SwapOut) -> tuple[str, ...]:
-    """The ops after which an original is let go of: those that the plan names, or else the triggers of its swap-in.
+    """The ops after which an original is let go of: the plan names them, or else they are the triggers of its swap-in.
 
-    If an op waits for the memory of the original, only those that the plan names: the swap-in may come too late for that op.
+    If an op waits for the memory of the original, the plan alone decides: the swap-in may come too late for that op.
     """
     if out.until or out.waiters:
         return out.until
@@ -87,7 +87,7 @@ def _views(op: tf.Operation) -> set[tf.Operation]:
 
 
 def _waits(reader: tf.Operation, place: Mapping[str, int], but: set[tf.Operation]) -> list[tf.Operation]:
-    """The ops that `reader` waits for and that come before it in the order of the step, except for those of `but`."""
+    """The ops that `reader` waits for and that come before it in the order of the step, except for `but`."""
     waits = dict.fromkeys([*reader.control_inputs, *(t.op for t in reader.inputs)])
     return [op for op in waits if op not in but and place.get(op.name, len(place)) < place[reader.name]]
 

@@ -12,7 +12,7 @@ UPDATE-1  Ops that read through identities, reshapes and slices count, too. So d
           variables and small tensors, such as a kernel's cast or reverse: a plan may make it again, from the old value, just before
           it is read.
 UPDATE-2  An op that comes after the update in every order is left alone: it reads the old value once more, and the variable moves.
-UPDATE-3  An If waits for the readers of the variables that its branches update, such as those of Keras's accumulated gradients.
+UPDATE-3  An If waits for the readers of the variables that its branches update, such as Keras's accumulated gradients.
           Updates in a branch wait for their readers, too.
 UPDATE-4  No plan orders the ops of a branch. There one variable is updated after the other, or the changes of all would exist at
           once. If that takes more memory, as in a branch that computes gradients, the branch is left alone.
@@ -152,7 +152,7 @@ def _turns(found: Sequence[tf.Operation]) -> dict[tf.Operation, tf.Operation]:
 
 
 def _ancestors(op: tf.Operation, without: Set[tf.Operation]) -> set[tf.Operation]:
-    """`op` and all ops that it waits for, but for those of `without` and the ops behind these."""
+    """`op` and all ops that it waits for, except for `without` and the ops behind these."""
     found, left = set[tf.Operation](), [op]
     while left:
         one = left.pop()
@@ -188,7 +188,7 @@ def _places(graph: tf.Graph, updates: Sequence[str]) -> dict[str, int]:
 
 
 def _own(update: tf.Operation, readers: Set[tf.Operation]) -> set[tf.Operation]:
-    """Those of the readers that make large tensors which the update alone needs (UPDATE-5)."""
+    """The readers that make large tensors for the update alone (UPDATE-5)."""
     own: set[tf.Operation] = set()
     left = [t.op for t in update.inputs]
     while left:

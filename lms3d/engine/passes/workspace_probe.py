@@ -20,7 +20,7 @@ from lms3d.errors import InputError
 
 LIMITS_MIB = (64, 128, 256, 512, 1024, 2048, 4096)
 SIDE, LEVELS, CHANNELS = 192, 4, 16
-"""The side and the channels are those of the finest level. Each level below has half the side and twice the channels, as in
+"""The side and the channels of the finest level. Each level below has half the side and twice the channels, as in
 isensee2017."""
 
 _RUNS, _PATIENCE_SECONDS = 5, 300

@@ -63,7 +63,7 @@ class Levels:
     def _multiple(self, extent: int, number: int) -> int:
         """The number of planes that every slab's start is a multiple of.
 
-        Slabs begin where those of the next coarser sliced levels do, so that pooling needs no planes of neighbours.
+        Slabs begin in line with the slabs of the next coarser sliced levels, so that pooling needs no planes of neighbours.
         """
         coarser = [s[AXIS] for s, n in self.numbers.items() if n > 1 and s[AXIS] < extent and extent % s[AXIS] == 0]
         fitting = [extent // c for c in coarser if number * (extent // c) <= extent]

@@ -4,7 +4,7 @@ SLAB-1  A tensor is sliced where its level is, and stays sliced through every op
 SLAB-2  A tensor that is made of slabs, and belongs to a level that stays whole, is joined right after it is made, slab by slab.
 SLAB-3  An op without a rule, or one whose rule does not hold, reads joined tensors; the report names it.
 SLAB-4  The tensors that the step returns are joined.
-SLAB-5  Results equal those of the whole step to rounding: only the order of sums over slabs differs.
+SLAB-5  Results equal the whole step's to rounding: only the order of sums over slabs differs.
 """
 
 from __future__ import annotations

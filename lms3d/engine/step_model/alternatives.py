@@ -39,7 +39,7 @@ def decisions(
 ) -> tuple[Decision, ...]:
     """The decision on each large tensor of `problem`, and on any other tensor that the plan swaps.
 
-    figures: those of the plan. planned: None if the plan is empty. rule: how the planner decides, if not by costs.
+    figures: the plan's. planned: None if the plan is empty. rule: how the planner decides, if not by costs.
     """
     return _Decisions(problem, machine, figures, planned, rule).all()
 

@@ -54,7 +54,7 @@ def at(spans: Iterable[AnySpan], event: int) -> list[AnySpan]:
 
 
 def by_event(spans: Sequence[Span], events: int) -> tuple[list[list[int]], list[list[int]]]:
-    """(starts, ends): for each event the indices of the spans that start with it, and of those that end with it."""
+    """(starts, ends): for each event the indices of the spans that start with it, and of the spans that end with it."""
     starts: list[list[int]] = [[] for _ in range(events)]
     ends: list[list[int]] = [[] for _ in range(events)]
     for i, span in enumerate(spans):

@@ -89,7 +89,7 @@ class Pool:
         return above
 
     def steady(self, problem: Problem, schedule: Schedule, limit_bytes: int, account: Account | None = None) -> bool:
-        """Whether a schedule that fits in a limit does so with other shifts than those of `place`, too."""
+        """Whether a schedule that fits in a limit also fits with shifts that `place` does not try."""
         return self.regions is None or replay.steady(problem, schedule, limit_bytes, self.regions, account)
 
     def place_simulated(self, graph: StepGraph, run: SimulatedStep, limit_bytes: int) -> Placement:

@@ -22,8 +22,8 @@ def of_buffer(
 ) -> str:
     """The reason of a decision on a buffer, such as "swapped: moving it out and back takes 11 ms, ...".
 
-    sources: those that would stay for it alone if it were recomputed. peak_at: the op that runs at the peak. rule: how the planner
-    decides, if not by costs.
+    sources: buffers that would stay for it alone if it were recomputed. peak_at: the op that runs at the peak. rule: how the
+    planner decides, if not by costs.
     """
     if decision.action == "keep":
         why = rule or _why_kept(decision, buffer, problem, sources, peak_at)

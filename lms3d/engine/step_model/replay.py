@@ -74,7 +74,7 @@ def unplaced_bytes(
     margin: float = 0.0,
     account: Account | None = None,
 ) -> Iterator[np.ndarray]:
-    """For each replay of `place`, the bytes at each event that find no piece; without shifts, also those in use above `most_bytes`:
+    """For each replay of `place`, the bytes at each event that find no piece; without shifts, also bytes in use above `most_bytes`:
     int64, shape (events,). All 0 if the schedule fits. A replay goes on without them.
     """
     ordered, events = _ordered(problem, schedule, regions), len(schedule.events)
@@ -96,8 +96,8 @@ def _pools(limit_bytes: int, margin: float) -> Iterator[tuple[int, int]]:
 def steady(
     problem: Problem, schedule: Schedule, limit_bytes: int, regions: PoolRegions, account: Account | None = None
 ) -> bool:
-    """Whether a schedule also fits with other shifts than those of `place`. A plan that was changed until it passed `place` may fit
-    with those alone."""
+    """Whether a schedule also fits with shifts that `place` does not try. A plan that was changed until it passed `place` may fit
+    with its shifts alone."""
     ordered = _ordered(problem, schedule, regions)
     loose = ordered.small or problem.graph.batches  # else there is nothing to shift
     seeds = range(PERTURBED + 1, PERTURBED + 1 + (HELD_OUT if loose else 0))
@@ -105,7 +105,7 @@ def steady(
 
 
 class _Ordered(NamedTuple):
-    """All that the replays of a schedule share: the lives that the plan orders, for each event the indices of those that start
+    """All that the replays of a schedule share: the lives that the plan orders, for each event the indices of lives that start
     (in allocation order) and that end, the event of each anchor, and the small buffers, which have no place in the order."""
 
     lives: list[Life]
@@ -270,7 +270,7 @@ def _ordered(problem: Problem, schedule: Schedule, regions: PoolRegions) -> _Ord
 
 
 def ordered_lives(problem: Problem, schedule: Schedule, regions: PoolRegions) -> list[Life]:
-    """The lives of workspaces, and behind them those of `schedule.copies`, in the same order."""
+    """The lives of workspaces, then of `schedule.copies`, in the same order."""
     at, smallest = _anchor_events(schedule), regions.smallest_bytes
     lives = []
     for size, first, end, hidden in problem.small:

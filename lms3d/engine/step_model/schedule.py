@@ -267,7 +267,7 @@ def _forward(problem: Problem, copies: list[Copy], at: list[int], release: dict[
 def _timeline(
     problem: Problem, copies: list[Copy], release: dict[int, int], begins: list[float], machine: Machine
 ) -> float:
-    """The seconds of the step. Compute and both links are serial; waits are those of the schedule."""
+    """The seconds of the step. Compute and both links are serial; waits are the schedule's."""
     starts: dict[int, list[Copy]] = defaultdict(list)
     needs: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:

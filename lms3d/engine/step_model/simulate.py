@@ -8,7 +8,7 @@ SIM-3  Swap-outs and swap-ins run on one serial link each, as soon as they are r
 SIM-4  A swap-out holds its input until it is complete. A swap-in takes its memory as soon as its triggers have run, although it
        may wait for the link.
 SIM-5  Buffers come and go by the rules of `liveness`.
-SIM-6  A loop runs once: its ops wait for the ops before them, not for those of the iteration before.
+SIM-6  A loop runs once: its ops wait for the ops before them, not for the iteration before.
 
 The real executor may run small ops side by side, and picks among ready ops in its own order. So without a planned order the true
 peak may differ by some per cent.

@@ -58,7 +58,7 @@ def capture(
 
 
 def _with_constants(ops: Iterable[Op], folded: constants.Folded) -> tuple[Op, ...]:
-    """The ops as they run: those that TensorFlow replaces by constants are constants (CONST-1)."""
+    """The ops as they run, with constants in place of ops that TensorFlow folds (CONST-1)."""
     return tuple(_constant(op) if op.name in folded.names else op for op in ops)
 
 
@@ -224,7 +224,7 @@ def argument(tensor: tf.Tensor) -> np.ndarray | None:
         return np.mod(*known)
     if (
         tensor.op.type == "BroadcastGradientArgs"
-    ):  # axes along which one shape was broadcast, and those of length 1 in both
+    ):  # axes along which one shape was broadcast, or that have length 1 in both
         rank = max(map(len, known))
         wide = [np.concatenate([np.ones(rank - len(k), k.dtype), k]) for k in known]
         found = np.flatnonzero(wide[tensor.value_index] == 1)

@@ -27,7 +27,7 @@ _MACHINES = Path(__file__).parents[2] / "machines"
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
-    """The speeds that a card reaches, and the source of the figures. The names are those of `cost.Machine`."""
+    """The speeds that a card reaches, and the source of the figures. Named as in `cost.Machine`."""
 
     flops_per_second: float
     bytes_per_second: float

@@ -1,6 +1,6 @@
 """What TensorFlow computes once and keeps: the ops of a function that follow from constants alone. Reads only.
 
-The rules are those of the runtime (`constant_folding.cc`, `optimizer_cse.cc`), which no option of a function turns off.
+The rules are the runtime's (`constant_folding.cc`, `optimizer_cse.cc`); no option of a function turns them off.
 
 CONST-1  Before a function runs for the first time, TensorFlow computes the ops that follow from constants alone, such as the
          zeros of a gradient. Their results become constants if other ops read them, or the function returns them. Their memory
@@ -27,7 +27,7 @@ LARGEST_BYTES = 10 << 20
 
 
 class Folded:
-    """The ops of a function that become constants. ops: those of the function that run."""
+    """The ops of a function that become constants. ops: the function's ops that run."""
 
     def __init__(self, ops: Sequence[tf.Operation]) -> None:
         self._alive = {op.name for op in ops}
@@ -67,7 +67,7 @@ class Folded:
 
 
 def _following(ops: Iterable[tf.Operation]) -> dict[str, tf.Operation]:
-    """Name -> op: those that follow from constants alone, each after those that it reads."""
+    """The ops that follow from constants alone, by name, each after the ops that it reads."""
     found = dict[str, tf.Operation]()
     left = [op for op in ops if op.type == "Const"]
     while left:
@@ -85,7 +85,7 @@ def _may_follow(op: tf.Operation) -> bool:
 
 
 def _digests(ops: Iterable[tf.Operation]) -> dict[str, bytes]:
-    """Name -> a hash that is equal for ops with equal results that wait for the same ops. ops: each after those that it reads."""
+    """Name -> a hash that is equal for ops with equal results that wait for the same ops. ops: each after the ops that it reads."""
     found = dict[str, bytes]()
     for op in ops:
         hashed = hashlib.sha256(repr((op.type, sorted(control.name for control in op.control_inputs))).encode())
@@ -99,7 +99,7 @@ def _digests(ops: Iterable[tf.Operation]) -> dict[str, bytes]:
 
 
 def bytes_within(ops: Iterable[tf.Operation]) -> int:
-    """The bytes of the constants in the functions that these ops run, and in those that the functions' own ops run (CONST-2)."""
+    """The bytes of the constants in the functions that these ops run, at any depth (CONST-2)."""
     graphs = [graph for op in ops for graph in reading.functions_of(op).values()]
     bodies = [running(graph) for graph in graphs]
     return sum(Folded(body).bytes + bytes_within(body) for body in bodies)

@@ -243,7 +243,7 @@ def alone(op: tf.Operation, inputs: Sequence[tf.TensorSpec | np.ndarray], times:
 
 
 def inferred_shapes(op: tf.Operation) -> list[tf.TensorShape]:
-    """The shapes of the outputs of `op` that follow from those of its inputs. ValueError if TensorFlow refuses them."""
+    """The shapes of the outputs of `op` that follow from its inputs. ValueError if TensorFlow refuses them."""
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
     values = [tf.get_static_value(t) for t in op.inputs]
     with tf.Graph().as_default() as graph:
@@ -259,7 +259,7 @@ def inferred_shapes(op: tf.Operation) -> list[tf.TensorShape]:
 class Copy:
     """A new graph that takes and returns what another function's does, and to which ops are copied one by one.
 
-    inputs: the new graph's inputs, as those of the given function.
+    inputs: the new graph's inputs, in the order of the given function's.
     """
 
     def __init__(self, function: tf.types.experimental.ConcreteFunction) -> None:

@@ -108,7 +108,7 @@ def with_ops(
 
 
 def _known(store: Path, key: str) -> Known:
-    """The costs in a store, and those that this process supposes."""
+    """The costs in a store, and the costs that this process supposes."""
     return {**_supposed.get(key, {}), **_load(store).get(key, {})}
 
 
@@ -219,7 +219,7 @@ def _pace(graph: StepGraph, known: Known, traced: tf.Graph, machine: Machine, de
 
 
 def _paced(graph: StepGraph, known: Known, machine: Machine, device: str, most_bytes: int) -> list[Op]:
-    """The ops to measure again: those that are known, in as many parts as they were measured in."""
+    """The known ops to measure again, in as many parts as they were measured in."""
     chosen = []
     for op in _kinds(graph, replace(machine, op_table=_table(known)), device):
         cost = known.get(op.signature)

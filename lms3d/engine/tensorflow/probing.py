@@ -204,7 +204,7 @@ def _workspace_bytes(call: Callable[[], Any], device: str) -> int:
 
 
 def _processor_seconds() -> tuple[float, float]:
-    """The seconds that the threads of this process have run, and those that they have waited for a processor."""
+    """The seconds that the threads of this process have run, and have waited for a processor."""
     ran = waited = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):  # a thread that has just ended

@@ -44,7 +44,7 @@ Function: TypeAlias = tf.types.experimental.ConcreteFunction
 
 @dataclass(frozen=True)
 class Pair:
-    """The seconds of a group's ops one by one, and those of their program, with the program's workspace."""
+    """The seconds of a group's ops one by one, and of their program, with the program's workspace."""
 
     plain_seconds: float
     seconds: float
@@ -140,7 +140,7 @@ class Costs:
         return self._measured(candidate, key)
 
     def keep(self, call: tf.Operation, pair: Pair) -> None:
-        """Stores a program's costs as those of an op of the step, unless they are known under today's conditions."""
+        """Stores a program's costs for the op that calls it, unless they are known under today's conditions."""
         cost = Cost(pair.seconds, workspace_bytes=pair.workspace_bytes)
         op_costs.keep_unknown({signature(call, self.device): cost}, self.device)
 

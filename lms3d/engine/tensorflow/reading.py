@@ -38,7 +38,7 @@ def waits_for_ranks(op: tf.Operation) -> bool:
 def branches(op: tf.Operation) -> dict[str, tf.Graph]:
     """Attribute -> graph of each function that an If chooses from; empty for other ops.
 
-    The inputs of a branch are those of the If except for the first. An edit has no effect before `surgery.set_branch`.
+    The inputs of a branch are the If's except for the first. An edit has no effect before `surgery.set_branch`.
     """
     if op.type not in ("If", "StatelessIf"):
         return {}
@@ -52,7 +52,7 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 def functions_of(op: tf.Operation) -> dict[str, tf.Graph]:
     """Attribute -> graph of each function that an op runs: a branch, the body of a loop, what a call calls; empty for other ops.
 
-    The last inputs of the op are those of each function. If the op knows their shapes and the trace of the function does not, the
+    The last inputs of the op are each function's inputs. If the op knows their shapes and the trace of the function does not, the
     graph is a copy that knows them. A program (`is_program`) stays closed.
     """
     if op.type in ("While", "StatelessWhile"):
@@ -66,7 +66,7 @@ def functions_of(op: tf.Operation) -> dict[str, tf.Graph]:
 
 
 def condition_of(op: tf.Operation) -> tf.Graph | None:
-    """The graph of a loop's condition, whose inputs are those of the loop."""
+    """The graph of a loop's condition, which has the loop's inputs."""
     return _function(op, "cond")
 
 

@@ -3,7 +3,7 @@
     op alone (`probing`) -> x pace of today (`op_costs`) -> x scale of this step (here) -> seconds that plans are made with
 
 WHOLE-1  A step is known by its device, its kinds of ops, and the number of ops of each kind: the same network at the same size.
-WHOLE-2  A step without a plan waits for nothing, so that its seconds are those of its ops. They are stored as on a day whose pace
+WHOLE-2  A step without a plan waits for nothing, so that its ops make up all its seconds. They are stored as on a day whose pace
          is 1. When its ops have been measured, too, the scale is the ratio of the two (`cost.scale_of`).
 WHOLE-3  A step under a plan has a scale, too, relative to the costs that it was planned with (ADAPT-6). The newest scale is used,
          until the step without a plan takes another time.

@@ -138,7 +138,7 @@ class DiskTier(StreamTier):
     def measured(cls, device: str, directory: Path | None) -> TierSpeed:
         """The speed of writing and reading some files in turn, like swap files: mostly that of the page cache.
 
-        There are several files, each of its own tensor: a single one would stay in the processor's caches, unlike those of a step.
+        There are several files, each of its own tensor: a single one would stay in the processor's caches, unlike a step's tensors.
         """
         parent, tensors = swap_parent(directory).resolve(), [np.ones(PROBE_BYTES, np.uint8) for _ in range(PROBE_FILES)]
         try:

@@ -40,7 +40,7 @@ class PinnedTier(StreamTier):
             tier.close()
 
     def _rates(self, device: str) -> tuple[float, float]:
-        """Bytes per second out and in: those of the best copy, after one that locks the pages."""
+        """Bytes per second out and in of the best copy, after one that locks the pages."""
         free = memory.device_memory_bytes() - (memory.bytes_in_use("current", device) or 0)
         elements = max(1, min(LINK_PROBE_BYTES, free // 8) // 4)
         there_and_back, counted = self._chain(device, 1, elements), []

@@ -1,7 +1,7 @@
 """The paired differences of two predictions: a panel for each pair, a column for each region, a dot for each case.
 
-The bar is the 95 % interval of the mean, and the band is the margin within which both count as equal. Of more than MOST regions
-those with the largest differences are drawn.
+The bar is the 95 % interval of the mean, and the band is the margin within which both count as equal. If there are
+more than MOST regions, the largest differences are drawn.
 """
 
 from __future__ import annotations

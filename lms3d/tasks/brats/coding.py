@@ -1,4 +1,4 @@
-"""The label values of predicted maps: those of the data set, if the network knows its labels; otherwise those that it learnt.
+"""The label values of predicted maps: the data set's, if the network knows its labels; otherwise the values that it learnt.
 
 A network that has learnt necrosis, oedema and enhancing tumour from 2021, whose enhancing tumour is 4, writes 3 for the cases of
 2023, as their truth does. A package says what its network has learnt, and so does config.json. A run that is older than this

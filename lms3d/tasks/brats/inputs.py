@@ -29,8 +29,8 @@ def plan(
     """See `lms3d.tasks.volumes.inputs.plan`.
 
     truth: the folder of the data set; None takes the one that was predicted from. labels: the name of its schema, if file names do
-    not tell. scoring: the rules; None takes those of the labels. prediction_labels: the coding of plain folders; None takes that of
-    the truth.
+    not tell. scoring: the rules; None takes the rules of the labels. prediction_labels: the coding of plain folders; None takes
+    that of the truth.
     """
     compared = _truth(folders, truth, labels)
     schema = compared.schema

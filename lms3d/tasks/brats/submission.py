@@ -1,7 +1,7 @@
 """Our predictions as a challenge asks for them: one folder with <case>.nii.gz, uint8, with the header of the case's images.
 
-The files are written again from the native label maps. Shape, affine, qform and sform with their codes, and units are those of the
-input; label values are those of the data set, whatever values the network learnt.
+The files are written again from the native label maps. Shape, affine, qform and sform with their codes, and units are the input's;
+label values are the data set's, whatever values the network learnt.
 
 A folder holds one whole submission. It is made in a hidden folder inside, compared with the files that are there, then moved. Other
 files are neither replaced nor removed: the submission is refused, so that it never contains a case of another run.

@@ -32,7 +32,7 @@ def table_in(path: Path) -> Path | None:
 
 
 def evaluate(request: EvaluateRequest) -> Evaluation:
-    """Scores the one table in `request.predictions` against its own findings, or those of `request.truth`."""
+    """Scores the one table in `request.predictions` against its own findings, or against `request.truth`."""
     refuse({"--group": request.groups, "--pool": request.pools}, "is for label maps; name one table of findings alone")
     table = next(table for path in request.predictions if (table := table_in(path)))
     if (count := len(request.predictions)) > 1:

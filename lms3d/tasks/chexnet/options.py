@@ -1,4 +1,4 @@
-"""The options of `lms3d.train --task chexnet`: those of every task, with the defaults of the CheXNet scaling study."""
+"""The options of `lms3d.train --task chexnet`: every task's, with the defaults of the CheXNet scaling study."""
 
 from __future__ import annotations
 

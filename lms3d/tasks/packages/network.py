@@ -3,7 +3,7 @@
 NETWORK-1 The build options follow from the names and shapes of the weights, both when a package is made and when it is
           opened: a package cannot ask for a larger network than the one whose weights it has.
 NETWORK-2 Whatever has no weights (slopes, epsilons, the connections of layers) comes from the lms3d that opens the package. When
-          the package is made, the layers of the saved network are compared with those that `models.build` makes.
+          the package is made, the layers of the saved network are compared with the layers that `models.build` makes.
 """
 
 from __future__ import annotations

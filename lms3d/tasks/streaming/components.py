@@ -1,6 +1,6 @@
 """Removes small parts of predicted tumours and organs, which are mostly mistakes: on request, never by default.
 
-The label map lies on disk and is read in slabs, twice. The first pass numbers the parts of each slab and adds up the sizes of those
+The label map lies on disk and is read in slabs, twice. The first pass numbers the parts of each slab and adds up the sizes of parts
 that belong together. The second pass puts 0 in place of the small ones.
 
   planes 0 to 3        planes 3 to 6
@@ -10,7 +10,7 @@ that belong together. The second pass puts 0 in place of the small ones.
 
 SMALL-1 Voxels that share a face, an edge or a corner are connected.
 SMALL-2 A slab is numbered together with the first plane of the next one, where alone parts of both can touch.
-SMALL-3 Every voxel is counted once: those of the plane that two slabs have, in the second.
+SMALL-3 Every voxel is counted once: in the second slab, if two slabs have its plane.
 SMALL-4 The second pass finds the numbers of the first: it changes no plane that a later slab reads.
 
 It holds one slab, and the size of each of its parts and of those before.

@@ -64,7 +64,7 @@ def expressed(labels: np.ndarray, schema: LabelSchema, coding: LabelSchema) -> n
 
 
 def _disagreements(value: int, schema: LabelSchema, own: int, coding: LabelSchema) -> tuple[int, int]:
-    """How many regions, and how many tissues, have only one of the two label values, among those that both schemas have."""
+    """How many regions, and how many tissues, that both schemas share have only one of the two label values."""
 
     def count(names: Iterable[str]) -> int:
         both = [(values_of(schema, name), values_of(coding, name)) for name in names]

@@ -28,7 +28,7 @@ _MARGIN, _WORST = 0.01, 6  # if the user names none
 
 
 def folders_of(request: EvaluateRequest) -> list[Folder]:
-    """All predictions of a request: those without a group or a pool, then those of each group, then those of each pool."""
+    """All predictions of a request: first without a group or a pool, then group by group, then pool by pool."""
     pools = _pools_of(request)
     grouped = (path for _, paths in request.groups for path in paths if printable(str(path)) not in pools)
     named = [*grouped, *(path for _, paths in request.pools for path in paths)]
@@ -39,7 +39,7 @@ def evaluate(
     request: EvaluateRequest, folders: Sequence[Folder],
     plan_of: Callable[[EvaluateRequest, Sequence[Folder], Pools], ScoringPlan],
 ) -> Evaluation:  # fmt: skip
-    """Scores the cases that all folders have; writes all files, and removes those that an earlier call has left there."""
+    """Scores the cases that all folders have; writes all files, and removes files that an earlier call has left there."""
     with claimed(request.output or _output_of(folders), "--output") as output:
         groups, pools = _named(request, folders)
         plan = plan_of(request, folders, pools)
@@ -63,7 +63,7 @@ def _origin(command: Sequence[str]) -> str:
 
 
 def _named(request: EvaluateRequest, folders: Sequence[Folder]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """(groups, pools): name -> labels of its predictions, which follow those of predictions without a name."""
+    """(groups, pools): name -> labels of its predictions. In `folders`, predictions without a name come first."""
     pools = _pools_of(request)
     named = [one.label for one in folders[len(request.predictions) :]]
     alone = {one.label for one in folders[: len(request.predictions)]}

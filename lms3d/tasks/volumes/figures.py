@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import keras
 
 MOST_REGIONS = 6
-"""The regions that are outlined: those with most voxels. More colours could not be told apart."""
+"""At most so many regions are outlined, the largest of the case. More colours could not be told apart."""
 
 
 def draw_slice(

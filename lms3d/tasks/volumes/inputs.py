@@ -35,7 +35,7 @@ class Truth:
     root: str
     """Its folder."""
     cases: Mapping[str, Case]
-    """Case id -> the case, for those that have a true label map."""
+    """Case id -> the case, if it has a true label map."""
     schema: LabelSchema
 
 
@@ -211,8 +211,8 @@ def _of_run(folder: Predictions, name: str) -> Path | None:
 
 
 def seeds_of(folders: Sequence[Folder], pools: Pools | None = None) -> dict[str, int]:
-    """Label of predictions -> the seed of the run that made them, or of all folds of a pool. Left out: those of other programs and
-    of several runs, runs whose config.json is missing or damaged, and pools of several seeds."""
+    """Label of predictions -> the seed of the run that made them, or of all folds of a pool. Left out: predictions of other
+    programs and of several runs, runs whose config.json is missing or damaged, and pools of several seeds."""
     found = {one.label: _seed_of(one) for one in folders if isinstance(one, Predictions)}
     for name, labels in (pools or {}).items():
         of_folds = {found.get(label) for label in labels}

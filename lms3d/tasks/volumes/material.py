@@ -59,7 +59,7 @@ class VolumeMaterial:
         )  # fmt: skip
 
     def validation(self, world: World) -> tf.data.Dataset:
-        """Whole volumes, of one shape. Those of a run on patches are validated by `lms3d.tasks.volumes.validation`."""
+        """Whole volumes, of one shape. A run on patches validates with `lms3d.tasks.volumes.validation`."""
         from lms3d.data.volumes import pipeline
 
         share, batch = self.validation_share(world), self.validation_batch_size

@@ -47,7 +47,7 @@ class PlainFolder:
 
 
 def load(path: Path) -> PlainFolder | None:
-    """The label maps below `path`; None if there is none. Those in hidden folders, such as a trash can, do not count."""
+    """The label maps below `path`; None if there is none. Hidden folders, such as a trash can, do not count."""
     named = (one for one in path.rglob("*.nii*") if _stem(one.name) and not _is_hidden(one.relative_to(path)))
     files = sorted(one for one in named if not one.is_dir())  # mirrors have folders <case>_seg.nii with a file in each
     for one in files:

@@ -142,7 +142,7 @@ def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Read
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
-    """The cases to segment: those of the folder that was given, or else those that every run has validated."""
+    """The cases to segment: the given folder's, or else the cases that every run has validated."""
     if request.data and request.cases is None:
         return members[0].volumes.ids
     if request.cases is not None:
@@ -173,7 +173,7 @@ def _tell_of_seen(
 
 
 def _named(path: Path, volumes: Cache) -> Sequence[str]:
-    """The cases that a file names, without those that data.prepare has left out. InputError for a case that is missing."""
+    """The cases that a file names, except any that data.prepare has left out. InputError for a case that is missing."""
     try:
         names = [name for line in decoded(path.read_bytes()).splitlines() if (name := _name_in(line))]
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""`--record-bits`: compares the bits of this rank's batches and variables after each training step with those of earlier jobs.
+"""`--record-bits`: compares the bits of this rank's batches and variables with earlier jobs', after each training step.
 
 Two jobs with the same options on the same machine should have the same bits. If they do not, the first step that differs shows why.
 Adam's first moment shows whose gradient differed. If one number or eight in a row differ, a processor made a mistake; if all of

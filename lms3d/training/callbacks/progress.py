@@ -64,7 +64,7 @@ class TimeGuard(keras.callbacks.Callback):
         self._look()
 
     def _seconds(self, number: int) -> float:
-        """The seconds of a step or a validation that has just ended, without those that the first one takes longer."""
+        """The seconds of a step or a validation that has just ended, without the extra seconds of the first one."""
         longer = demo.FIRST_STEP_SECONDS if number == 1 else 0.0
         return max(time.monotonic() - self._begin - longer, 0.0)
 

@@ -65,7 +65,7 @@ class Tracking(TrainingCallback):
                 tracker.log(row)
 
     def _earlier_ids(self) -> dict[str, str]:
-        """The ids of a resumed run. A new run forgets those of a run that never finished an epoch in this folder."""
+        """The ids of a resumed run. A new run forgets the ids of a run that never finished an epoch in this folder."""
         run, path = self.run, self.run.dir / FILE
         content: Any = {}
         with contextlib.suppress(OSError, ValueError):  # without them, trackers begin a new run

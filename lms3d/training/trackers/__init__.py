@@ -34,7 +34,7 @@ class TrackedRun:
     """What people call the run; None if names are hidden: the tracker then invents one."""
 
     options: Mapping[str, Any]
-    """Those of the run, as JSON values, without paths."""
+    """The options of the run, as JSON values, without paths."""
 
     id: str
     """What the tracker called the run when it began, if it is resumed; otherwise ""."""

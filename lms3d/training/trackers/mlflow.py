@@ -35,7 +35,7 @@ class MLflow(Tracker):
             self._client.update_run(self.id, status="RUNNING")
             return
         self.id = self._client.create_run(self._experiment(), run_name=run.name).info.run_id
-        # They cannot be changed later, so those of a new run stay.
+        # Parameters cannot be changed later, so a new run's stay.
         params = [entities.Param(name, str(value)) for name, value in run.options.items()]
         self._client.log_batch(self.id, params=params)
 

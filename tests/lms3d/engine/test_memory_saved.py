@@ -35,7 +35,7 @@ def there_and_back(x: tf.Tensor) -> tf.Tensor:
 
 
 class Measured(NamedTuple):
-    """Bytes above those in use before, without LMS and with it; `limit` and `predicted` count the resident bytes, too."""
+    """Bytes added to the memory in use, without LMS and with it; `limit` and `predicted` count the resident bytes, too."""
 
     before: int
     after: int
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 
 def peak(function, data: tf.Tensor) -> tuple[int, bytes]:
-    """Bytes above those in use before; the smallest of ten runs, since the executor may run ops side by side, and a busy
+    """Bytes added to the memory in use; the smallest of ten runs, since the executor may run ops side by side, and a busy
     machine writes late."""
     found = []
     for _ in range(10):

@@ -92,8 +92,8 @@ def test_a_tape_outside_is_refused_where_a_file_would_hide_part_of_the_gradient(
     ("pool", "batches"), [(NO_POOL, 1 + tuning.BATCHES_AHEAD), (CPU_POOL, 0), (LIMITED_GPU_POOL, 1)]
 )
 def test_training_counts_the_batches_ahead_as_the_prediction_does(monkeypatch, pool, batches):
-    """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere, and those that
-    wait beside a GPU not yet."""
+    """Else `lms3d.plan` names a smallest limit that training refuses. Batches outside of a CPU's pool count nowhere, and batches
+    that wait beside a GPU not yet."""
     seen = []
 
     def note(self, function, step, found, **others):

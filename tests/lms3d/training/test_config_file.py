@@ -46,7 +46,7 @@ def test_load(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_lists_the_options_of_all_tasks(tmp_path):
-    """Those of other tasks had their defaults: they were refused."""
+    """Options of other tasks had their defaults, since giving them was refused."""
     options = ChexnetConfig(resolution=64)
     listed = {**BratsConfig().to_json(), **options.to_json()}
     (tmp_path / "config.json").write_text(json.dumps({"options": listed}))

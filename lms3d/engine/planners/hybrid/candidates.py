@@ -44,7 +44,7 @@ class Candidate:
     take time.
     mapped: what is in the tier can be read there.
     Of a candidate that recomputes, as (buffer, anchor) pairs: through: what is recomputed for it. reads: what it counts on to be
-    readable. asks: those of them that could be recomputed, too. room: (anchor, bytes) pairs of what its chains take (CANDIDATE-6).
+    readable. asks: the reads that could be recomputed, too. room: (anchor, bytes) pairs of what its chains take (CANDIDATE-6).
     """
 
     buffer: int
@@ -106,7 +106,7 @@ class Candidates:
 
 
 def _useful(of_one_buffer: list[Candidate]) -> list[Candidate]:
-    """The candidates without those that hold as much as another, anchor by anchor, and are no cheaper (CANDIDATE-5)."""
+    """Leaves out candidates that hold as much as another, anchor by anchor, and are no cheaper (CANDIDATE-5)."""
     useful: list[Candidate] = []
     for candidate in sorted(of_one_buffer, key=lambda c: (c.seconds, _length(c.spans))):
         if not any(_within(other.spans, candidate.spans) for other in useful):

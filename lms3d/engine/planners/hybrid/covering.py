@@ -164,7 +164,7 @@ class _Program:
         return _Solved(fractions, float(prices @ fractions), 0.0 if above_bytes else dearer, above_bytes)
 
     def _at_most_one(self, columns: int) -> dict[str, object]:
-        """Rows for the candidates of one buffer, and for those that exclude each other (COVER-5)."""
+        """Rows for the candidates of one buffer, and for candidates that exclude each other (COVER-5)."""
         of: dict[int, list[int]] = defaultdict(list)
         for column, candidate in enumerate(self.candidates):
             of[candidate.buffer].append(column)

@@ -187,7 +187,7 @@ class Descent:
         return best
 
     def moves_at(self, here: Draft, event: int, kept: int = -1) -> list[moves.Move]:
-        """The allowed moves at an event, those of the most promise first. kept: a buffer that must not move."""
+        """The allowed moves at an event, the most promising first. kept: a buffer that must not move."""
         return sorted(self._moves(here, event, kept), key=lambda move: -move.promise)
 
     def _moves(self, here: Draft, event: int, kept: int) -> Iterator[moves.Move]:

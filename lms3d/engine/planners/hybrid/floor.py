@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 def lowest(problem: Problem, machine: Machine, *, pool: Pool = NO_POOL, account: Account | None = None) -> Solution:
-    """The plan that needs the smallest limit of those that are found, which is its `limit_bytes`.
+    """The plan that needs the smallest limit found, which is its `limit_bytes`.
 
     FLOOR-1  Descend as if time counted nothing, so that the floor hardly depends on measured speeds; then with the true times.
     FLOOR-2  Among the visited plans near the smallest peak, take the one whose pieces need the smallest pool, and to which a little

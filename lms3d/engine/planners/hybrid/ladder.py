@@ -4,7 +4,7 @@ A step whose large tensors are slabs has ten times as many buffers as one of who
 (`local_search`). But nearly all that a plan holds is a sum over buffers, and the best sum under a budget is a linear program
 of a special kind (`covering`). It takes milliseconds to seconds, and its plans are within a few per cent of its own lower bound.
 
-LADDER-1  The budgets are the powers of `tuning.RUNG`, whatever the limit. A limit takes the cheapest plan of those that fit in it.
+LADDER-1  The budgets are the powers of `tuning.RUNG`, whatever the limit. A limit takes the cheapest plan that fits in it.
           So a larger limit has all the plans of a smaller one to choose from: more memory is never slower, and a tighter limit
           never has a higher peak. (The pieces of a pool are an exception: that they fit in a larger one is likely, not certain.
           Polished plans may be another, by little.)
@@ -241,7 +241,7 @@ def _cost(plan: Solution | Draft) -> tuple[float, int]:
 
 
 def lowest(ladder: Ladder, *, pool: Pool = NO_POOL) -> Solution:
-    """The plan that needs the smallest limit of those that are found, which is its `limit_bytes` (LADDER-4)."""
+    """The plan that needs the smallest limit found, which is its `limit_bytes` (LADDER-4)."""
     problem = ladder.problem
     plans = [ladder.make_rung(0).plan, *map(ladder.build, all_moved(problem))]
     first = ladder.number(min(plan.schedule.peak_bytes for plan in plans)) + 1

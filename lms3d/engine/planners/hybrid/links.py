@@ -1,7 +1,7 @@
 """The two links to and from the tier: when a transfer ends, and when it must begin. For plans without a schedule. No TensorFlow.
 
 A schedule places transfers one after the other on two serial links (SCHEDULE-4). `Links` says where one more transfer would lie
-among those of a given schedule: exactly for a transfer of that schedule, approximately for another.
+among the transfers of a given schedule: exactly if it is one of these, otherwise approximately.
 """
 
 from __future__ import annotations

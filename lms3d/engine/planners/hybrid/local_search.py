@@ -80,7 +80,7 @@ def place(
     account: Account | None = None,
 ) -> list[Solution]:
     """Solutions that are cheaper than `best`, which fits in a pool: room is looked for in plans that are cheap by bytes alone
-    (`fragmentation`). The cheapest comes last. The other arguments are those of `solve`."""
+    (`fragmentation`). The cheapest comes last. Other arguments: see `solve`."""
     account = account or Account()
     solver = _Solver(best.problem, best.limit_bytes, machine, pool, None, most_swapped_bytes, account)
     return solver.place(best, tuning.PLACED_SECONDS * tuning.in_proportion(len(best.problem.anchors)))
@@ -236,7 +236,7 @@ class _Solver:
         return [self.search.build(relaxed.choices), unplanned], bound
 
     def _descended(self, starts: list[Draft], bottom: Draft | None) -> tuple[list[Draft], list[Draft]]:
-        """The plans that descents reach, and those of them that fit. If none does, `bottom`, which fits, is pulled towards them."""
+        """The plans that descents reach, and which of them fit. If none does, `bottom`, which fits, is pulled towards them."""
         budget_bytes = self.budget_bytes
         share = tuning.DESCENT_SHARE * self.search.seconds_left
         downhill = Search(self.problem, search.cheap(self.machine), share, self.most_swapped_bytes, self.account)

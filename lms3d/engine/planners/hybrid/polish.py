@@ -83,7 +83,7 @@ class Polish:
 
 
 def _slabs_of_one_tensor(problem: Problem) -> list[list[int]]:
-    """The buffers that slices of one op make, or a whole op; those of the most bytes first."""
+    """The buffers that slices of one op make, or a whole op; the most bytes first."""
     made: dict[tuple[str, str], list[int]] = defaultdict(list)
     for b, buffer in enumerate(problem.buffers):
         op = problem.graph.by_name[producer_name(buffer.root)]

@@ -31,7 +31,7 @@ def gaps(buffer: Buffer) -> list[int]:
 
 class Chain(NamedTuple):
     """How a buffer is recomputed. seconds: of all its ops. through: the buffers that are recomputed for it. reads: the others that
-    are read. asks: those of them that could be recomputed, too."""
+    are read. asks: the reads that could be recomputed, too."""
 
     seconds: float
     through: frozenset[int] = frozenset()

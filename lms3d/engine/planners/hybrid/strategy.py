@@ -54,7 +54,7 @@ def _advanced(study: Study, solution: Solution) -> Solution:
 
 
 def lowest(study: Study) -> Solution:
-    """The plan that needs the smallest limit of those that are found. Takes seconds, once per study."""
+    """The plan that needs the smallest limit found. Takes seconds, once per study."""
     return study.once(_lowest)
 
 

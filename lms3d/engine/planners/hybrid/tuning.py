@@ -109,7 +109,7 @@ costs of two measurements isensee2017 at 96^3 in 403 MiB behind 0.3 GB/s is pred
 with."""
 
 ROOM_MOVES, ROOM_TRIED, ROOM_PATIENCE, ROOM_BARRED = 40, 10, 6, 10
-"""FRAGMENT-2: moves for one plan; those that are tried for one of them; moves without fewer bytes than before that end it; and
+"""FRAGMENT-2: moves for one plan; moves tried for each of them; moves without fewer bytes than before that end it; and
 moves for which a choice that was given up stays so. More: more plans that fit, later. The 395 MiB of PLACED_SECONDS are predicted
 1.86 x with a single move, 1.67 if 5 are tried."""
 
@@ -189,7 +189,7 @@ RUNG = 1.02
 """The ratio of neighbouring budgets. Larger: fewer plans, and more of a limit left unused. A margin, not measured."""
 
 RUNG_TRIES = 6
-"""Further programs for one budget, each after the transfers of the plan before; those of the second half for a smaller budget
+"""Further programs for one budget, each after the transfers of the plan before; the second half of them for a smaller budget
 (LADDER-3). If links are fast, none is needed. Planning time for plans behind slow links; not measured."""
 
 NEARER_SECONDS, NEARER_GAIN = 10.0, 0.02

@@ -1,6 +1,6 @@
 """TFLMS's rules: swap every tensor whose consumer is far away, counted in levels. No TensorFlow here.
 
-T. D. Le et al., "TFLMS: Large Model Support in TensorFlow by Graph Rewriting", arXiv:1807.02037; the parameters are those
+T. D. Le et al., "TFLMS: Large Model Support in TensorFlow by Graph Rewriting", arXiv:1807.02037, with the parameters
 of version 2. Rules, in the order in which they apply:
 - TFLMS-1: An edge is far when level(consumer) - level(source) > swapout_threshold.
 - TFLMS-2: Never swapped: rank 0 or 1, unknown shapes, loop bodies, ops and scopes that are excluded, and tensors that live outside

@@ -1,7 +1,7 @@
 """Instance normalisation with the ops that follow it in a block, as `lms3d.models.fused` builds it.
 `src/normalise.cc` defines the ops.
 
-Statistics and sums are those of single planes. So slabs have the very same ones; joined, they are those of the whole tensor.
+Statistics and sums are taken plane by plane. So slabs have the very same ones; joined, they are the whole tensor's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def gradient(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Va
 
 @rule("LmsMerge", "LmsParameterGrad")
 def of_all_planes(build: Builder, node: Node, values: Sequence[Value]) -> Sequence[Value] | None:
-    """Statistics and sums of planes, which are small and joined -> those of the volume."""
+    """Statistics and sums of planes, which are small and joined -> the volume's."""
     if not is_sliced(values):
         return None
     outputs = [(spec.shape, spec.dtype) for spec in node.outputs]
@@ -51,7 +51,7 @@ def of_all_planes(build: Builder, node: Node, values: Sequence[Value]) -> Sequen
 def _by_planes(
     build: Builder, node: Node, values: Sequence[Value], *, volumes: int, listed: Sequence[Value] | None = None
 ) -> Sequence[Value] | None:
-    """Cuts the first `volumes` inputs, and those that the op takes as a list after all others. Other inputs are read whole."""
+    """Cuts the first `volumes` inputs, and the list that the op takes after all others. Other inputs are read whole."""
     cut = [*values[:volumes], *(listed or ())]
     layout = next((v.layout for v in cut if isinstance(v, Sliced)), layout_of(build, values[0]))
     if layout is None or not readable(*cut) or any(s.shape is None for s in node.outputs):

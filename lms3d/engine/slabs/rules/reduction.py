@@ -19,7 +19,7 @@ _TOGETHER = {
     "All": "LogicalAnd",
     "Any": "LogicalOr",
 }
-"""Reduction -> the op that combines the results of two slabs; those of Mean are weighted by their planes first."""
+"""Reduction -> the op that combines the results of two slabs; Mean's are weighted by their planes first."""
 
 
 @rule(*_TOGETHER)
