@@ -100,7 +100,10 @@ def _whole_cells(whole: PartResult, seconds: float, peak_bytes: int) -> tuple[st
 
 
 def _options(parser: cli.Parser) -> None:
-    add, side = parser.add_argument, "of the cubes or images, length of the sequences (default: 64^3, 128^2, 128^2, 512)"
+    add, side = (
+        parser.add_argument,
+        "of the cubes or images, length of the sequences (default: 64^3, 128^2, 128^2, 512)",
+    )
     add("--networks", choices=NAMES, nargs="+", default=NAMES, help="which (default: all)")
     add("--side", type=cli.whole(16), metavar="N", default=0, help=side)
     add("--batch-size", type=cli.whole(1), metavar="N", default=1, help="samples of a step (default: 1)")

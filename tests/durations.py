@@ -1,8 +1,8 @@
 """What each test took when that was last recorded: `make quick` leaves slow tests out, and workers begin with the longest files.
 
-`make test PYTEST_ARGS=--record-durations` writes `durations.json`: file within tests/ -> test without its parameters -> seconds, set-up
-included. A file's shorter tests stand together under REST. Slow tests that did not run keep their seconds. It is the record of one
-machine: nothing but the choice and the order of tests depends on it.
+`make test PYTEST_ARGS=--record-durations` writes `durations.json`: file within tests/ -> test without its parameters -> seconds,
+set-up included. A file's shorter tests stand together under REST. Slow tests that did not run keep their seconds. It is the record
+of one machine: nothing but the choice and the order of tests depends on it.
 """
 
 import json

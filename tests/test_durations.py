@@ -54,7 +54,14 @@ def test_slow_tests_and_whole_commands_are_marked(file):
 def test_workers_begin_with_the_longest_files(file):
     items = [Item(name) for name in NAMES]
     pytest_collection_modifyitems(SimpleNamespace(workerinput={}), items)
-    assert [NAMES.index(item.nodeid.removeprefix("tests/")) for item in items] == [2, 3, 5, 1, 0, 4]  # files stay together
+    assert [NAMES.index(item.nodeid.removeprefix("tests/")) for item in items] == [
+        2,
+        3,
+        5,
+        1,
+        0,
+        4,
+    ]  # files stay together
 
 
 def test_what_a_run_took_replaces_what_its_tests_took_before(file):
@@ -75,7 +82,9 @@ def test_only_a_run_that_is_asked_to_records(file, asked):
     lines: list[str] = []
     options = SimpleNamespace(option=SimpleNamespace(durations=1), getoption=lambda name: asked and name == RECORD)
     reports = [
-        pytest.TestReport(f"tests/data/test_short.py::{test}", ("", None, ""), {}, "passed", None, "call", duration=seconds)
+        pytest.TestReport(
+            f"tests/data/test_short.py::{test}", ("", None, ""), {}, "passed", None, "call", duration=seconds
+        )
         for test, seconds in (("test_y", 4.0), ("test_z", 2.0))
     ]
     terminal = SimpleNamespace(stats={"passed": reports}, section=lines.append, write_line=lines.append)

@@ -24,7 +24,7 @@ MARKERS = {
     "those that": r"\bthose (?:that|who|which|of|in|with|at)\b",
     "Of": r"(?:^|[.:;]\s+)Of (?!course)",
 }
-CODE = {"where": 0.7, "what": 1.05, "those that": 0.6, "Of": 0.15}
+CODE = {"where": 0.7, "what": 1.05, "those that": 0.15, "Of": 0.15}
 PAGES = {"where": 0.9, "what": 0.7, "those that": 0.7, "Of": 0.1}
 MESSAGES = {"where": 0.8, "what": 1.65, "those that": 1.5, "Of": 0.05}
 LEAST_WORDS = 4

@@ -42,8 +42,8 @@ class PlannedCase:
 
 
 def cases(machines: Mapping[str, MachineModel]) -> Iterator[PlannedCase]:
-    """Every machine at 192^3, but once if several differ in memory alone; the case study's also at 256^3 in their own memory, and
-    with its own network in both."""
+    """Every machine at 192^3, but once if several differ in memory alone; the case study's machines also at 256^3 in their own
+    memory, and with the study's network at 192^3, in a share of its need and in their own memory."""
     theirs = (published.AC922, published.X86)
     order = [*theirs, *(name for name in machines if name not in theirs)]
     alike = [machines[name].speeds() for name in order]

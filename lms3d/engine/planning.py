@@ -96,7 +96,7 @@ def _rule(study: Study, plan: Plan) -> str:
 
 
 def _after_and_before(study: Study, outcome: Outcome, planned: PlannedStep | None) -> tuple[Figures, Figures]:
-    """The figures of the step under the plan and without it. A planner without figures of its own gets simulated ones."""
+    """The figures of the step under the plan and without it. If the planner has no figures of its own, the plan is simulated."""
     before = study.unedited_figures
     if planned is None:
         return before, before

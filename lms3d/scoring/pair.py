@@ -191,7 +191,7 @@ class RegionPair:
         kind, sizes = self.rules.hd95, self.spacing_mm
         if self.rules.units.lesions == "axes reversed":
             sizes = sizes[::-1]
-        # Most tumours are one lesion, with the surfaces of the region.
+        # Most tumours are one lesion: the surfaces of the region serve again.
         whole = (np.count_nonzero(prediction), np.count_nonzero(truth)) == self.counts[1:]
 
         def measured(by_area: bool) -> surfaces.Pair:

@@ -125,7 +125,7 @@ _RECENT: deque[_Orders] = deque(maxlen=2)
 
 
 def _orders_of(graph: StepGraph, machine: Machine) -> _Orders:
-    """The orders for these two objects, kept if they were asked for lately: a command makes several studies of its step."""
+    """The orders for these two objects. The latest two are kept: a command makes several studies of its step."""
     for known in tuple(_RECENT):
         if known.graph is graph and known.machine is machine:
             return known

@@ -142,7 +142,7 @@ def _member(run: TrainedRun, folder: Path, request: PredictRequest, reader: Read
 
 
 def _shared_ids(request: PredictRequest, members: Sequence[Member]) -> Sequence[str]:
-    """The cases to segment: the given folder's, or else the cases that every run has validated."""
+    """The cases to segment: those asked for, else the given folder's, else the cases that every run has validated."""
     if request.data and request.cases is None:
         return members[0].volumes.ids
     if request.cases is not None:

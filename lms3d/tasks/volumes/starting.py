@@ -47,7 +47,7 @@ def _require_same_network(model: str, path: Path) -> None:
 
 
 def take_fitting(model: keras.Model, path: Path) -> None:
-    """Takes over the weights of a run or a package whose names and shapes match weights here. A message says which do not.
+    """Takes over the weights of a run or a package whose names and shapes match weights here. A message names which begin anew.
 
     A network for other channels keeps all but its first convolution, one for other labels all but its heads. InputError if nothing
     fits.
