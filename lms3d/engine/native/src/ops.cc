@@ -10,6 +10,7 @@
 // processor LmsHold, LmsArrive and LmsReadInPlace end when the copy ends. They hold no thread meanwhile, except that a lane of
 // files may make the copy in the caller's thread.
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -158,7 +159,8 @@ class WaitOnHost : public AsyncOpKernel {
   Ends ends_;
 };
 
-// Memory that does not belong to TensorFlow, and that no kernel writes into.
+// Memory that does not belong to TensorFlow. A kernel may overwrite an input if no other tensor lies on its memory, and if that is
+// TensorFlow's own. A view of a part claims that it is, so ReadInPlace keeps another tensor there.
 class Elsewhere : public tensorflow::TensorBuffer {
  public:
   Elsewhere(const Place& place, size_t bytes)
@@ -196,14 +198,18 @@ class ReadInPlace : public AsyncOpKernel {
   }
 
  private:
-  Tensor Over(const Place& place) const {
+  Tensor Over(const Place& place) {
     const size_t bytes = shape_.num_elements() * tensorflow::DataTypeSize(type_);
-    return Tensor(type_, shape_, tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(new Elsewhere(place, bytes)));
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!bytes_there_ || bytes_there_->data() != place.address) bytes_there_.reset(new Elsewhere(place, bytes));
+    return Tensor(type_, shape_, bytes_there_.get());  // with a reference of its own
   }
 
   Ends ends_;
   TensorShape shape_;
   tensorflow::DataType type_;
+  std::mutex mutex_;
+  tensorflow::core::RefCountPtr<Elsewhere> bytes_there_;
 };
 
 // Transfers in TensorFlow's profile: see lms3d/engine/tensorflow/marks.py.

@@ -217,6 +217,29 @@ def test_a_reader_that_could_write_in_place_does_not(tier):
         assert written.tobytes() == tf.tanh(batch(seed)).numpy().tobytes()
 
 
+def test_nobody_writes_through_a_view(tier):
+    """TensorFlow takes a view of a part for its own memory. Its last reader would write into the file, which a later copy reads."""
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        a = tf.tanh(x, name="a")
+        near = tf.reduce_sum(a, name="near")
+        part = tf.slice(a, [1, 0], [SPEC.shape[0] - 1, -1], name="part")
+        early = tf.reduce_sum(tf.multiply(part, near, name="early"), name="total")
+        return tf.multiply(a, early, name="late")
+
+    original = functions.trace(function, SPEC)
+    backs = [
+        SwapIn(tensor="a:0", copy=n, consumers=(reader,), triggers=(trigger,), mapped=True)
+        for n, (reader, trigger) in enumerate((("part", "near"), ("late", "total")))
+    ]
+    plan = Plan(swap_outs=(SwapOut(tensor="a:0", bytes=4 * SPEC.shape.num_elements()),), swap_ins=tuple(backs))
+    made, _ = rewrite(original, capture(original), plan, tier)
+    for seed in range(3):
+        same_bits(made(batch(seed)), functions.trace(function, SPEC)(batch(seed)))
+        (path,) = tier.directory.glob("*.bin")
+        assert np.fromfile(path, np.float32).tobytes() == tf.tanh(batch(seed)).numpy().tobytes()
+
+
 def test_a_variable_keeps_its_value_when_the_file_changes(tier):
     state = tf.Variable(tf.zeros(SPEC.shape))
 
