@@ -15,8 +15,8 @@ machine that has never seen the run. It holds no code: the network is built from
 arrays. A SHA-256 of every part finds damage. The same run gives the same bytes.
 
 With --format, the network of a run or of a package goes into a form that other programs run, in float32 and without lms3d's own
-operations. It is compared with the network before it is kept. It takes normalised samples; the model.json in it says how to
-make them."""
+operations. Before it is kept, it is compared with the network on a case of the run, or on random numbers if it is of a package or
+the data are gone. It takes normalised samples; the model.json in it says how to make them."""
 
 _EPILOG = """\
 examples:
@@ -44,8 +44,9 @@ def _package(options: argparse.Namespace) -> None:
         if not options.run_dir.is_file():
             package.require_run(options.run_dir)
         path = export.target(options.run_dir, options.format, options.output)
+        case = export.sample(options.run_dir)
         startup.start_tensorflow(without_gpu=True)
-        console.summary(*export.export(options.run_dir, options.format, path))
+        console.summary(*export.export(options.run_dir, options.format, path, case))
         return
     package.require_run(options.run_dir)
     output = package.target(options.run_dir, options.output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from lms3d import cli, command_options, errors
@@ -49,9 +48,8 @@ def _predict(options: argparse.Namespace) -> None:
     from lms3d import atomic_files, console, tasks
     from lms3d.data import pseudonyms
     from lms3d.errors import InputError
-    from lms3d.tasks import inference
-    from lms3d.tasks.packages import package as packages
-    from lms3d.tasks.task import PredictRequest, TrainedRun
+    from lms3d.tasks.packages import package
+    from lms3d.tasks.task import PredictRequest
     from lms3d.training.run_lock import RunLock
 
     pseudonyms.start(options.anonymous)
@@ -60,25 +58,12 @@ def _predict(options: argparse.Namespace) -> None:
             f"--symmetries {options.symmetries}: without --tta there is no mean over them; add --tta or leave it out"
         )
 
-    def opened(path: Path, number: int) -> TrainedRun:
-        if path.is_file():
-            package = packages.open_package(path)
-            trained, content, load = package.trained, package.content, package.load
-        elif not path.exists():
-            raise InputError(f"{path}: found nothing; expected a run directory or a package; check the path")
-        else:
-            trained, content = tasks.load(path)
-            inference.require_weights(path)
-            load = partial(inference.load_model, path / "best.keras")
-        asked = {"lms": options.lms, "limit_bytes": options.memory_limit, "slabs": options.slabs}
-        asked["workspace_bytes"] = options.cudnn_workspace
-        network = partial(inference.network, load, trained, first=number == 0, **asked)
-        return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
-
+    asked = {"lms": options.lms, "limit_bytes": options.memory_limit, "slabs": options.slabs}
+    asked["workspace_bytes"] = options.cudnn_workspace
     paths: list[Path] = options.run_dir
-    runs = tuple(opened(path, number) for number, path in enumerate(paths))
-    if not options.data and (package := next((path for path in paths if path.is_file()), None)):
-        raise InputError(f"{package} is a package, which has no validation cases; name cases or images with --data")
+    runs = tuple(package.trained_run(path, first=number == 0, **asked) for number, path in enumerate(paths))
+    if not options.data and (file := next((path for path in paths if path.is_file()), None)):
+        raise InputError(f"{file} is a package, which has no validation cases; name cases or images with --data")
     if len(runs) > 1 and not options.output:
         raise InputError("--output: an ensemble belongs to none of its runs; name a folder")
     output = options.output or runs[0].default_output

@@ -12,6 +12,8 @@ DICOM-1 All series of a case are on the grid of its first channel in sorted orde
 DICOM-2 The slices of a series lie behind one another at equal distances, since a NIfTI file can say nothing else: a series with a
         gap, or of a tilted gantry, is refused.
 DICOM-3 No tag of a file goes into a NIfTI file: neither names nor dates.
+DICOM-4 No slice is lost in silence: GDCM passes over a damaged file, beside a pipe it may lose a slice, and beside a link to
+        nothing it finds no series. Each is refused by its name, hidden ones too.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _OTHER_ENDINGS = (
     ".bat", ".csv", ".db", ".dll", ".doc", ".docx", ".exe", ".gif", ".htm", ".html", ".inf", ".ini", ".jpeg", ".jpg", ".json",
     ".log", ".md", ".pdf", ".png", ".rtf", ".txt", ".xml",
 )  # fmt: skip
-"""What CDs, viewers and people put beside series. A file of another name that cannot be read is a damaged one, and is refused."""
+"""What CDs, viewers and people put beside series."""
 
 _POSITION = "0020|0032"
 _UNEVEN, _UNEVEN_MM = 0.01, 0.01
@@ -181,11 +183,34 @@ def _place(position: np.ndarray) -> str:
 
 def file_names(folder: Path) -> tuple[str, ...]:
     """The files of the one series in a folder, in the order of the third axis of its NIfTI file. DataError if there are several."""
+    _require_regular_files(folder)
     series = sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))
     if len(series) != 1:
         raise _wrong(folder, f"{len(series)} DICOM series")
     names: tuple[str, ...] = sitk.ImageSeriesReader.GetGDCMSeriesFileNames(str(folder), series[0])
+    _require_all_slices(folder, names)
     return names
+
+
+def _require_regular_files(folder: Path) -> None:
+    """DataError for a pipe or a link to nothing among the slices (DICOM-4)."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file() or path.is_dir():
+            continue
+        found = "no regular file" if path.exists() else "a link to nothing"
+        raise DataError(f"{path}: found {found}; expected slices of a DICOM series; remove it, or restore the slice")
+
+
+def _require_all_slices(folder: Path, names: Sequence[str]) -> None:
+    """DataError for a file that looks like a slice and is none of `names` (DICOM-4)."""
+    read = {Path(name).name for name in names}
+    endings = {Path(name).suffix.lower() for name in names} - {""}
+    for path in _files_in(folder):
+        if path.name not in read and (path.suffix.lower() in endings or _is_dicom_file(path)):
+            raise DataError(
+                f"{path}: found a file that cannot be read as a slice of the series beside it; expected whole slices alone; export "
+                "the series again, or remove this file"
+            )
 
 
 def _same_grid(one: sitk.Image, other: sitk.Image) -> bool:
@@ -210,8 +235,10 @@ def _as_text(series: Mapping[str, Mapping[str, Path]]) -> dict[str, dict[str, st
 
 def _fingerprint(folder: Path) -> str:
     """A digest of the folder's place, and of the names, sizes and times of its files."""
-    digest = hashlib.sha256(b"format 3" + os.fsencode(folder.resolve()))
+    digest = hashlib.sha256(b"format 4" + os.fsencode(folder.resolve()))
     for path in sorted(_files(folder)):
+        if not path.is_file():  # it is refused if it lies in a series
+            continue
         about = path.stat()
         digest.update(repr((str(path.relative_to(folder)), about.st_size, about.st_mtime_ns)).encode())
     return digest.hexdigest()[:16]

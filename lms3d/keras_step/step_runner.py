@@ -278,7 +278,7 @@ class StepRunner:
         """The error of a rank whose gradients the others have, or wait for: a second try would exchange with their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
-            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again with --resume"
+            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again from the last checkpoint"
         )
 
     def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:
@@ -286,8 +286,8 @@ class StepRunner:
         limit = self.engine.settings.limit_bytes
         return DoesNotFit(
             f"the {kind} step ran out of memory in {format_size(limit)} after {self.statistics.steps_of(prepared.number)} steps of "
-            "the same plan without a shortage. It cannot be undone, and the weights may be half updated: start again with --resume "
-            "(from the last checkpoint) and raise the memory limit; a program of your own can plan for less, with "
+            "the same plan without a shortage. It cannot be undone, and the weights may be half updated: start again from the last "
+            "checkpoint (lms3d.train --resume does) and raise the memory limit; a program of your own can plan for less, with "
             f'LMS(memory_limit="{int(limit * tuning.TIGHTER) >> 20}MiB")'
         )
 

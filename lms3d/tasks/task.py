@@ -24,6 +24,7 @@ from lms3d.training import task as training
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
     import tensorflow as tf
 
     from lms3d.config import TrainConfig
@@ -187,6 +188,11 @@ class Task(training.Task):
         """Writes predictions to `request.output`; returns the title and the rows of the summary."""
         summary: tuple[str, dict[str, str]] = self._beside("predict").predict(request)
         return summary
+
+    def sample(self, run: TrainedRun) -> tuple[str, np.ndarray] | None:
+        """A case of the run's data as its network takes it, (*shape, channels) float32, and its name in a sentence, such as "case
+        BRATS_001". None if the task knows of none. InputError or DataError if the data are not there."""
+        return None
 
     def packaged(self, run_dir: Path, options: Any, content: Mapping[str, Any]) -> dict[str, Any]:
         """What a package says besides the options (`lms3d.tasks.packages.description`), as JSON values: the names of the "outputs",

@@ -56,7 +56,7 @@ def test_slabs_segment_where_the_whole_inference_does_not_fit(predict):
     assert "Slabs" not in output
     code, output, _ = predict("--memory-limit", "60MiB", "--slabs", "off")
     assert code == 3, output
-    assert "slabs are off (--slabs off)" in output
+    assert 'slabs are off (slabs="off")' in output
     code, output, sliced = predict("--memory-limit", "60MiB")
     assert code == 0, output
     assert "Slabs: level 0 (64 x 64 x 64) in " in output

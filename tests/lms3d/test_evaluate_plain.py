@@ -17,6 +17,7 @@ from lms3d.data.volumes.case import load_truth
 from lms3d.data.volumes.geometry import Box, Geometry
 from lms3d.errors import InputError
 from lms3d.tasks.brats import inputs
+from lms3d.tasks.volumes import inputs as volume_inputs
 from lms3d.tasks.volumes import label_maps, plain_folders, plain_maps
 from lms3d.tasks.volumes.label_maps import Predictions
 from lms3d.tasks.volumes.plain_folders import PlainFolder
@@ -135,6 +136,27 @@ def test_two_truths_of_one_case_are_refused(tiny_brats, tmp_path, capsys):
             "reader2/BraTS20_Training_001.nii.gz: found a second label map of case BraTS20_Training_001, beside "
             "reader1/BraTS20_Training_001.nii.gz" in capsys.readouterr().err
         )
+
+
+@pytest.mark.parametrize("more", [[], ["--labels", "brats2020"]])
+def test_truths_of_one_name_are_called_by_their_folders(tiny_brats, tmp_path, more):
+    write(tiny_brats, tmp_path / "p")
+    write(tiny_brats, tmp_path / "truth", "{case}/seg.nii.gz")
+    assert run(tmp_path / "truth", tmp_path, *more) == 0
+    found = rows(tmp_path / "out/scores.csv")
+    assert {row["case"] for row in found} == {case for case, _, _ in truths(tiny_brats)}
+    assert {row["dice"] for row in found} == {"1.000000"}
+
+
+@pytest.mark.parametrize(
+    "name", ["a1/x/seg.nii.gz b1/x/seg.nii.gz", "a1/seg.nii.gz seg.nii.gz", "a1/case_1.nii.gz b1/case_1.nii.gz"]
+)
+def test_folders_that_tell_no_cases_apart_do_not_name_them(tmp_path, name):
+    for path in name.split():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    with pytest.raises(InputError, match=r"found a second label map of case (x|seg|case_1), beside"):
+        volume_inputs.label_maps_alone(str(tmp_path))
 
 
 def test_another_coding_is_named(tiny_brats, tmp_path, capsys):

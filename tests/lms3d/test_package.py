@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 from lms3d import models, package, predict
+from lms3d.data import split
+from lms3d.data.brats.layouts import find_cases
 from lms3d.data.brats.schema import SCHEMAS
+from lms3d.data.volumes import cache, normalise
+from lms3d.data.volumes.planes import image_planes
 from lms3d.device import startup
+from lms3d.tasks.brats.material import preprocessing
 from lms3d.tasks.brats.options import BratsConfig
 from lms3d.tasks.packages import export
+from lms3d.tasks.volumes import predict as volume_predict
 from tests.installed import needed
 
 RESOLUTION = 16
@@ -295,6 +301,44 @@ def test_an_exported_network_runs_without_lms3d(make_run, form, tmp_path, capsys
     assert package.main([str(run), "--format", form]) == 2
     assert f"--output {path}: found something there" in capsys.readouterr().err
     assert not [one for one in run.iterdir() if one.name.startswith(".")]
+
+
+@pytest.mark.parametrize("options", [{}, {"patch": 16, "box": (32, 16, 32)}])
+def test_an_export_is_compared_on_a_case_of_the_run(make_run, tiny_brats, monkeypatch, capsys, options):
+    """A validation case, prepared as for a prediction; of a run on patches the middle of it."""
+    run = make_run(**options)
+    cases, schema = find_cases(tiny_brats)
+    validated = cases[2].id
+    others = [case.id for case in cases if case.id != validated]
+    split.save(split.Split(training=tuple(others), validation=(validated,)), run / "split.json")
+    seen = []
+    compared = export._compared
+    monkeypatch.setattr(
+        export, "_compared", lambda path, image, *more: seen.append(image) or compared(path, image, *more)
+    )
+    assert package.main([str(run), "--format", "savedmodel"]) == 0
+    assert f"on case {validated} with the network itself" in capsys.readouterr().out
+    (image,) = seen
+    trained = BratsConfig.from_json(json.loads((run / "config.json").read_text())["options"])
+    volumes = cache.build(cases, schema, preprocessing(trained), workers=1)
+    expected = image_planes(normalise.PerCase(), volumes, validated)(0, volumes.shape[0])
+    np.testing.assert_array_equal(image[0], expected[8:24, :, 8:24] if options else expected)
+
+
+def test_the_middle_of_an_image_that_is_smaller_than_a_patch():
+    image, around = np.random.default_rng(0).normal(size=(4, 9, 6, 2)).astype(np.float32), np.array([-1, -2])
+    found = volume_predict._middle(image, (8, 4, 6), around)
+    np.testing.assert_array_equal(found[2:6], image[:, 2:6])
+    assert found.shape == (8, 4, 6, 2)
+    assert (found[[0, 1, 6, 7]] == around).all()
+
+
+def test_an_export_without_data_is_compared_on_random_numbers(make_run, tmp_path, capsys):
+    run = make_run(data=tmp_path / "gone")
+    assert package.main([str(run), "--format", "savedmodel"]) == 0
+    said = capsys.readouterr()
+    assert "on random numbers with the network itself" in said.out
+    assert "note: no case of the run can be read, and random numbers take its place: " in said.out + said.err
 
 
 def test_an_export_that_says_something_else_is_not_kept(run_dir, monkeypatch, capsys):

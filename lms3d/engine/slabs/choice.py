@@ -72,7 +72,7 @@ def text(slabs: Slabs) -> str:
 def note(wanted: Wanted, tried: Slabs) -> str:
     """A clause about slabs, for the error of a limit that is too small. tried: the finest slabs that did not fit."""
     if wanted == OFF:
-        return "; slabs are off (--slabs off)"
+        return '; slabs are off (slabs="off")'
     if wanted != AUTO:
         return f"; the slabs are as given, or as the run began: {text(numbers(wanted))}"
     return f"; slabs were tried, down to {text(tried)}" if tried else ""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lms3d.data.brats.definition import described
 from lms3d.data.brats.preprocess import Preprocessing
 from lms3d.data.brats.schema import CHANNELS
@@ -24,6 +26,11 @@ from lms3d.tasks.volumes import predict as volumes
 def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Segments the validation cases of the run, or every case of `request.data`."""
     return volumes.predict(request, BrainScans())
+
+
+def sample(run: TrainedRun) -> tuple[str, np.ndarray]:
+    """See `lms3d.tasks.task.Task.sample`."""
+    return volumes.sample(run, BrainScans())
 
 
 class BrainScans:

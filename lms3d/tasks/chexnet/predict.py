@@ -22,7 +22,7 @@ from lms3d.data.chest_xray.collection import FINDINGS, NO_FINDING
 from lms3d.data.words import counted
 from lms3d.errors import InputError, say
 from lms3d.tasks.inference import Predictor
-from lms3d.tasks.task import PredictRequest
+from lms3d.tasks.task import PredictRequest, TrainedRun
 from lms3d.training import config_file
 
 FILE = "predictions.csv"
@@ -61,6 +61,17 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     return f"{counted(len(images), 'image')} predicted", {
         "probabilities": str(table), "to score them": f"python -m lms3d.evaluate {request.output}{truth}",
     }  # fmt: skip
+
+
+def sample(run: TrainedRun) -> tuple[str, np.ndarray]:
+    """An image of the run's data; see `Task.sample`."""
+    from lms3d.data.chest_xray.pipeline import normalised
+    from lms3d.data.phantoms import chests
+
+    folder = run.trained.data or chests.write(chests.default_directory())
+    one = _of_folder(folder, run.trained.resolution)[0]
+    assert one.grey is not None
+    return f"image {pseudonyms.of(one.name, 'image')}", normalised(one.grey())
 
 
 def _of_run(request: PredictRequest) -> list[Image]:

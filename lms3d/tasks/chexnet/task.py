@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lms3d.console import ProgressReport, say
 from lms3d.ranks.world import World
 from lms3d.tasks.chexnet.options import ChexnetConfig
-from lms3d.tasks.task import Task, chief_first
+from lms3d.tasks.task import Task, TrainedRun, chief_first
 
 if TYPE_CHECKING:
     import keras
@@ -146,6 +146,10 @@ class ChestXRays(Task):
             f"{options.model} at {options.resolution}$^2$", _remark(options),
         )  # fmt: skip
         say(_sentence(scores))
+
+    def sample(self, run: TrainedRun) -> tuple[str, np.ndarray]:
+        sample: tuple[str, np.ndarray] = self._beside("predict").sample(run)
+        return sample
 
     def results(self, run_dir: Path, history: History) -> dict[str, str]:
         rows = {}

@@ -5,11 +5,13 @@ model.json (`lms3d.tasks.packages.description`), which says how to normalise and
 assets.extra/model.json, in an ONNX file as the property "lms3d".
 
 EXPORT-1 It computes in float32, whatever the precision of the training: not every runtime has convolutions in half precision.
-EXPORT-2 Nothing is written unless the file, read again, says what the network says of a sample of random numbers.
+EXPORT-2 Nothing is written unless the file, read again, says what the network says of a case of the run's data. Random numbers take
+         its place if the data are not there, and for a package, which does not know its data.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -19,15 +21,22 @@ from typing import Any
 import numpy as np
 
 from lms3d.atomic_files import make_folder, replacing, writable_folder
+from lms3d.console import say
+from lms3d.data.errors import DataError
 from lms3d.data.files import new_directory, reported_writes
 from lms3d.errors import InputError
+from lms3d.tasks import task_of
 from lms3d.tasks.packages import archive, package
 
 _OPSET = 18
 _ALLOWED = 1e-3
 """The largest difference in a probability. The order of sums differs, and so do kernels."""
 
+Sample = tuple[str, np.ndarray]
+"""See `Task.sample`."""
 Run = Callable[[np.ndarray], np.ndarray]
+Compare = Callable[[Any, Run], float]
+"""The largest difference between a function of TensorFlow's and a form of it. InputError if that is too large."""
 
 
 def target(source: Path, form: str, given: Path | None) -> Path:
@@ -46,20 +55,35 @@ def target(source: Path, form: str, given: Path | None) -> Path:
     return path
 
 
-def export(source: Path, form: str, path: Path) -> tuple[str, dict[str, str]]:
-    """Writes the network of a run, or of a package. Returns the title and the rows of the summary; TensorFlow must be running."""
+def sample(source: Path) -> Sample | None:
+    """A case of the run's data (EXPORT-2). None for a package, and if the data are not there, of which a note tells."""
+    if source.is_file():
+        return None
+    run = package.trained_run(source)
+    try:
+        return task_of(run.trained).sample(run)
+    except (InputError, DataError) as error:
+        say(f"note: no case of the run can be read, and random numbers take its place: {error}")
+        return None
+
+
+def export(source: Path, form: str, path: Path, case: Sample | None) -> tuple[str, dict[str, str]]:
+    """Writes the network of a run, or of a package, after a comparison on `case` (`sample`). Returns the title and the rows of the
+    summary; TensorFlow must be running."""
     from lms3d.models import fused
 
     content = archive.read(source) if source.is_file() else package.make(source)
     said = content.model
     with fused.plain():  # the fused operations are lms3d's own
         model = package.opened(content, source).load(precision="float32")
-        function = _function(model, said["network"]["input_shape"])
-        difference = _WRITERS[form](function, model, said, path)
+        shape = said["network"]["input_shape"]
+        name, image = case or ("random numbers", np.random.default_rng(0).normal(size=shape))
+        compare = functools.partial(_compared, path, image[np.newaxis].astype(np.float32))
+        difference = _WRITERS[form](_function(model, shape), model, said, path, compare)
     return f"exported: {path}", {
-        "input": f"image, {'x'.join(map(str, (1, *said['network']['input_shape'])))}, normalised as model.json says",
+        "input": f"image, {'x'.join(map(str, (1, *shape)))}, normalised as model.json says",
         "output": f"probabilities: {', '.join(said['meaning']['outputs'])}",
-        "compared": f"on random numbers with the network itself: at most {difference:.1e} apart",
+        "compared": f"on {name} with the network itself: at most {difference:.1e} apart",
     }
 
 
@@ -76,7 +100,7 @@ def _function(model: Any, shape: list[int]) -> Any:
     return forward
 
 
-def _savedmodel(function: Any, model: Any, said: Mapping[str, Any], path: Path) -> float:
+def _savedmodel(function: Any, model: Any, said: Mapping[str, Any], path: Path, compare: Compare) -> float:
     import tensorflow as tf
 
     module = tf.Module()
@@ -86,10 +110,10 @@ def _savedmodel(function: Any, model: Any, said: Mapping[str, Any], path: Path) 
         make_folder(partial / "assets.extra")
         (partial / "assets.extra" / "model.json").write_text(json.dumps(said, indent=2), encoding="utf-8")
         run = tf.saved_model.load(str(partial)).signatures["serving_default"]
-        return _compared(function, lambda image: run(image=tf.constant(image))["probabilities"].numpy(), path)
+        return compare(function, lambda image: run(image=tf.constant(image))["probabilities"].numpy())
 
 
-def _onnx(function: Any, model: Any, said: Mapping[str, Any], path: Path) -> float:
+def _onnx(function: Any, model: Any, said: Mapping[str, Any], path: Path, compare: Compare) -> float:
     import onnx
     import onnxruntime
     import tf2onnx
@@ -99,12 +123,11 @@ def _onnx(function: Any, model: Any, said: Mapping[str, Any], path: Path) -> flo
     with replacing(path) as partial:
         onnx.save(converted, str(partial))
         session = onnxruntime.InferenceSession(str(partial), providers=["CPUExecutionProvider"])
-        return _compared(function, lambda image: session.run(["probabilities"], {"image": image})[0], path)
+        return compare(function, lambda image: session.run(["probabilities"], {"image": image})[0])
 
 
-def _compared(function: Any, run: Run, path: Path) -> float:
-    """The largest difference between two forms of a network, on a sample of random numbers (EXPORT-2)."""
-    image = np.random.default_rng(0).normal(size=function.input_signature[0].shape).astype(np.float32)
+def _compared(path: Path, image: np.ndarray, function: Any, run: Run) -> float:
+    """The largest difference between two forms of a network on a sample, (1, *shape, channels) (EXPORT-2)."""
     difference = float(np.abs(run(image) - function(image)["probabilities"].numpy()).max())
     if not difference <= _ALLOWED:
         raise InputError(
@@ -114,7 +137,7 @@ def _compared(function: Any, run: Run, path: Path) -> float:
     return difference
 
 
-_WRITERS: Mapping[str, Callable[[Any, Any, Mapping[str, Any], Path], float]] = {
+_WRITERS: Mapping[str, Callable[[Any, Any, Mapping[str, Any], Path, Compare], float]] = {
     "savedmodel": _savedmodel,
     "onnx": _onnx,
 }

@@ -18,6 +18,7 @@ from lms3d.errors import InputError
 from lms3d.tasks import inference, task_of
 from lms3d.tasks.packages import archive, description, network
 from lms3d.tasks.packages.archive import Content
+from lms3d.tasks.task import TrainedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,21 @@ def target(run_dir: Path, given: Path | None) -> Path:
         raise InputError(f"--output {path}: found {what}; expected a new file, or a package to replace; name another")
     writable_folder(path.parent, "--output")
     return path
+
+
+def trained_run(path: Path, **asked: Any) -> TrainedRun:
+    """A run, or a package of one, to be applied. asked: arguments of `inference.network`. InputError if it cannot be used."""
+    if path.is_file():
+        package = open_package(path)
+        trained, content, load = package.trained, package.content, package.load
+    elif not path.exists():
+        raise InputError(f"{path}: found nothing; expected a run directory or a package; check the path")
+    else:
+        trained, content = tasks.load(path)
+        inference.require_weights(path)
+        load = partial(inference.load_model, path / "best.keras")
+    network = partial(inference.network, load, trained, **asked)
+    return TrainedRun(run_dir=path, trained=trained, content=content, network=network)
 
 
 def make(run_dir: Path) -> Content:

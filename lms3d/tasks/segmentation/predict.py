@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lms3d.data.phantoms import abdomens
 from lms3d.data.segmentation import layouts
 from lms3d.data.segmentation.description import Description
@@ -26,6 +28,11 @@ def predict(request: PredictRequest) -> tuple[str, dict[str, str]]:
     """Segments the validation cases of the run, or every case of `request.data`."""
     refuse({"--labels": request.labels}, "is for brain tumours; the labels here are those that the run has learnt")
     return volumes.predict(request, Organs())
+
+
+def sample(run: TrainedRun) -> tuple[str, np.ndarray]:
+    """See `lms3d.tasks.task.Task.sample`."""
+    return volumes.sample(run, Organs())
 
 
 class Organs:

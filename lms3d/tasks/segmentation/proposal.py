@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ def lines(
         ]
     grid = found.grid
     batch = max(1, min(MOST_BATCH, limit_bytes // found.without_bytes))
-    command = f"python -m lms3d.train --task segmentation --data {options.data} --model {options.model}"
+    command = (
+        f"python -m lms3d.train --task segmentation --data {shlex.quote(str(options.data))} --model {options.model}"
+    )
     box, voxel = _by(grid.box), _by(grid.spacing_mm)
     told = [
         f"proposal for {limit}: whole volumes of {voxel} mm, which {box} voxels hold; {options.model} with {_levels(grid)} levels, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,19 +116,31 @@ def plan(
 
 
 def label_maps_alone(root: str) -> dict[str, Case]:
-    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file. InputError if two
-    files have the same."""
+    """Case id -> case, of a truth without images such as labelsTr of nnU-Net. The id is the name of the file or, if all files have
+    one name such as seg.nii.gz, that of its folder. InputError if two files have the same."""
     path = Path(root).expanduser()
     found = plain_folders.load(path) if path.is_dir() else None
     ids: dict[str, Path] = {}
-    for file in found.files if found else ():
-        case = file.name.split(".nii")[0].removesuffix("_seg").removesuffix("-seg")
+    for case, file in _named_by_case(found.files if found else (), path):
         if (other := ids.setdefault(case, file)) != file:
             raise InputError(
                 f"{file}: found a second label map of case {case}, beside {other.relative_to(path)}; expected one for each case; "
                 "name the folder with one of them, or call the files by their cases"
             )
     return {case: Case(id=case, images={}, truth=file) for case, file in ids.items()}
+
+
+def _named_by_case(files: Sequence[Path], root: Path) -> Iterator[tuple[str, Path]]:
+    """The id of each label map, and the map. A name with a digit may be that of a case which two readers have marked."""
+    names = {_without_ending(file.name) for file in files}
+    in_folders = len(files) > 1 and root not in {file.parent for file in files}
+    by_folder = in_folders and len(names) == 1 and not any(letter.isdigit() for letter in names.pop())
+    for file in files:
+        yield _without_ending((file.parent if by_folder else file).name), file
+
+
+def _without_ending(name: str) -> str:
+    return name.split(".nii")[0].removesuffix("_seg").removesuffix("-seg")
 
 
 def cases_of(folder: Folder, cases: Mapping[str, Case]) -> Mapping[str, Path]:

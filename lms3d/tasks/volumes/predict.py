@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,10 +20,10 @@ from nibabel.affines import voxel_sizes
 from lms3d.common.json_values import decoded
 from lms3d.console import say
 from lms3d.data import pseudonyms, split
-from lms3d.data.volumes import cache, dicom, symmetries
+from lms3d.data.volumes import cache, dicom, patches, symmetries
 from lms3d.data.volumes.cache import Cache
 from lms3d.data.volumes.data_set import DataSet
-from lms3d.data.volumes.geometry import Geometry
+from lms3d.data.volumes.geometry import Geometry, Shape
 from lms3d.data.volumes.labels import LabelSchema
 from lms3d.data.volumes.normalise import Normalisation
 from lms3d.data.volumes.planes import beyond, image_planes
@@ -112,6 +113,34 @@ def predict(request: PredictRequest, reader: Reader) -> tuple[str, dict[str, str
         **small,
         "to score them": f"python -m lms3d.evaluate {request.output}",
     }
+
+
+def sample(run: TrainedRun, reader: Reader) -> tuple[str, np.ndarray]:
+    """A validation case of a run as its network takes it, or the middle of it in a run on patches (`Task.sample`). It is prepared
+    by itself, since the cache of the training may be gone."""
+    request = PredictRequest(
+        runs=(run,), data=None, labels=None, output=run.run_dir, tta=None, progress=lambda *_: None
+    )
+    cases, schema = reader.cases(reader.folder(request), request, run)
+    parts = run.run_dir / "split.json"
+    validated = split.load(parts).validation if parts.is_file() else ()
+    case = next((case for case in cases if case.id in validated), cases[0])
+    with TemporaryDirectory() as folder:
+        volumes = cache.build([case], schema, reader.preprocessing(run), directory=folder, workers=1)
+        normalisation, shape = reader.normalisation(run), volumes.shape_of(case.id)
+        image = image_planes(normalisation, volumes, case.id)(0, shape[0])
+        if patch := run.trained.patch_shape:
+            image = _middle(image, patch, beyond(normalisation, volumes, case.id))
+    return f"case {pseudonyms.of(case.id)}", image
+
+
+def _middle(image: np.ndarray, patch: Shape, around: np.ndarray) -> np.ndarray:
+    """The patch in the middle of an image (A, B, C, channels). around: the values (channels,) beside an image that is smaller."""
+    box = patches.room(image.shape[:3], patch)
+    whole = np.full((*box.shape, image.shape[3]), around, np.float32)
+    whole[tuple(slice(-low, size - low) for low, size in zip(box.lower, image.shape, strict=False))] = image
+    starts = [(have - size) // 2 for have, size in zip(box.shape, patch, strict=True)]
+    return whole[tuple(slice(start, start + size) for start, size in zip(starts, patch, strict=True))]
 
 
 def _from_dicom(request: PredictRequest) -> PredictRequest:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from lms3d.console import ProgressReport
 from lms3d.ranks.world import World
-from lms3d.tasks.task import Task
+from lms3d.tasks.task import Task, TrainedRun
 from lms3d.tasks.volumes.options import VolumeConfig
 from lms3d.training import demo
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
 
     from lms3d.tasks.volumes.material import VolumeMaterial
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class VolumeTask(Task):
-    """A task whose folder has a material.py with `prepare`. See `lms3d.tasks.task.Task`."""
+    """A task whose folder has a material.py with `prepare`, and a predict.py with `sample`. See `lms3d.tasks.task.Task`."""
 
     axes = 3
     target_dtype = "uint8"
@@ -52,6 +53,10 @@ class VolumeTask(Task):
         from lms3d.tasks.volumes.validation import mean_windows
 
         return mean_windows(material) * material.validation_batch_size
+
+    def sample(self, run: TrainedRun) -> tuple[str, np.ndarray]:
+        sample: tuple[str, np.ndarray] = self._beside("predict").sample(run)
+        return sample
 
     def demonstration_limit_bytes(self, options: VolumeConfig) -> int | None:
         return demo.limit_bytes(math.prod(options.sample_shape()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import re
 import shutil
 
 import nibabel as nib
@@ -189,6 +191,41 @@ def test_a_note_without_an_ending_does_not_hide_the_series(study):
 def test_nifti_files_beside_a_stray_slice_are_no_series(study):
     (study / "anna" / "a.nii.gz").write_bytes(b"first by name")
     assert not dicom.is_dicom(study)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["004b", ".lock"])
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "link to nothing", "link to itself"])
+def test_a_pipe_or_a_broken_link_among_the_slices_is_named(study, name, kind):
+    """Beside the first GDCM may lose a slice, beside the second it finds none. Editors leave hidden links to nothing as locks."""
+    path = study / "bert" / "t1" / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        os.mkfifo(study.parent / "pipe")
+        path.symlink_to(
+            {"link to a pipe": study.parent / "pipe", "link to nothing": "gone", "link to itself": name}[kind]
+        )
+    found = "no regular file" if "pipe" in kind else "a link to nothing"
+    with pytest.raises(DataError, match=rf"bert/t1/{re.escape(name)}: found {found}; expected slices"):
+        dicom.manifest_of(study)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_or_a_broken_link_elsewhere_is_no_concern(study):
+    os.mkfifo(study / "pipe")
+    (study / "bert" / "note").symlink_to("gone")
+    assert dicom.is_dicom(study)
+    assert dicom.manifest_of(study).is_file()
+
+
+@pytest.mark.parametrize("bytes_left", [-20, 200, 10, 0])
+def test_a_damaged_slice_at_the_end_is_not_lost_in_silence(study, bytes_left):
+    """One in the middle leaves a gap; of the last one nothing told."""
+    path = study / "bert" / "t1" / "004.dcm"
+    path.write_bytes(path.read_bytes()[:bytes_left])
+    with pytest.raises(DataError, match=r"t1/004\.dcm: found a file that cannot be read as a slice"):
+        dicom.manifest_of(study)
 
 
 def test_what_cannot_be_used_is_named(study):

@@ -72,8 +72,8 @@ def test_a_step_that_would_fit_is_sliced_until_each_tensor_can_be_indexed(monkey
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"slabs": "off"}, "slabs are off (--slabs off)"),
-        ({"enabled": False}, "slabs are off (--slabs off)"),
+        ({"slabs": "off"}, 'slabs are off (slabs="off")'),
+        ({"enabled": False}, 'slabs are off (slabs="off")'),
         ({"planner": "tflms"}, "slabs auto"),
     ],
 )

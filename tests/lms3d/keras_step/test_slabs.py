@@ -180,7 +180,7 @@ def test_an_estimate_slices_as_training_does():
 @pytest.mark.parametrize(
     ("slabs", "words"),
     [
-        ("off", "slabs are off (--slabs off)"),
+        ("off", 'slabs are off (slabs="off")'),
         ({0: 4}, "the slabs are as given, or as the run began: 4/1"),
         ("auto", "slabs were tried, down to "),
     ],

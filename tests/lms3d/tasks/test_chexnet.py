@@ -19,6 +19,7 @@ from lms3d.errors import InputError
 from lms3d.ranks.world import World
 from lms3d.tasks import chosen, task_of
 from lms3d.tasks.chexnet import predict as predict_images
+from lms3d.tasks.packages import package as packages
 from lms3d.training import run_folder, session
 
 SIDE = 32
@@ -260,6 +261,13 @@ def test_a_package_predicts_as_its_run(run_dir, chests, tmp_path, capsys):
     assert predict.main([str(tmp_path / "chest.lms3d"), "--data", str(some)]) == 0
     written = (tmp_path / "chest-predictions/predictions.csv").read_bytes()
     assert written == (tmp_path / "of_run/predictions.csv").read_bytes()
+
+
+def test_an_export_is_compared_on_an_image_of_the_run(run_dir, chests):
+    run = packages.trained_run(run_dir)
+    name, image = task_of(run.trained).sample(run)
+    (path,) = chests.rglob(name.removeprefix("image "))
+    np.testing.assert_allclose(network()(image[None]).numpy()[0], expected(path), rtol=1e-5)
 
 
 def test_a_network_of_no_registered_name_is_not_packaged(run_dir, capsys):

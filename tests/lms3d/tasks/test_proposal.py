@@ -1,6 +1,9 @@
 """What `--examine` proposes: the finest grid whose whole volumes fit."""
 
 import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +48,14 @@ def test_the_command_is_printed_and_patches_if_whole_volumes_are_coarse():
         "or patches" not in proposal.lines(proposal.Fitting(grid=grids[0], without_bytes=1 << 40), grids, OPTIONS, 1)[0]
     )
     assert "raise --memory-limit" in proposal.lines(None, grids, OPTIONS, 1 << 20)[0]
+
+
+def test_the_command_can_be_pasted_whatever_the_folder_is_called():
+    grids = proposal.wholes(SIZES)
+    options = replace(OPTIONS, data=Path("my data/Task 1"))
+    command = proposal.lines(proposal.Fitting(grid=grids[0], without_bytes=1 << 30), grids, options, 4 << 30)[1]
+    words = shlex.split(command)
+    assert words[words.index("--data") + 1] == "my data/Task 1"
 
 
 def test_without_a_limit_it_asks_the_device_and_tensorflow_says_nothing(tmp_path, capfd, monkeypatch):

@@ -145,8 +145,8 @@ def test_batches_of_each_kind_of_grid(root, tmp_path, monkeypatch, grid):
 
 
 @pytest.mark.parametrize("grid", [{"resolution": 16}, {"spacing": "1x1x2", "patch": (32, 16, 16)}])
-def test_a_run_is_exported_without_a_package_in_between(root, tmp_path, monkeypatch, grid):
-    """Once its tuples were no lists, and no run of this task could be exported."""
+def test_a_run_is_exported_without_a_package_in_between(root, tmp_path, monkeypatch, capsys, grid):
+    """Once its tuples were no lists, and no run of this task could be exported. It is compared on a validation case."""
     monkeypatch.setenv("LMS3D_CACHE", str(private_cache(tmp_path / "caches")))
     monkeypatch.setattr(workers, "cpu_count", lambda: 1)
     monkeypatch.setattr(startup, "start_tensorflow", lambda **_: None)
@@ -162,6 +162,7 @@ def test_a_run_is_exported_without_a_package_in_between(root, tmp_path, monkeypa
     network.save(run / "best.keras")
     assert package.main([str(run), "--format", "savedmodel"]) == 0
     assert (run / "run-savedmodel" / "saved_model.pb").is_file()
+    assert f"on case {made.split.validation[0]} with the network itself" in capsys.readouterr().out
 
 
 def test_facts_of_a_damaged_run_are_refused(root):
