@@ -156,7 +156,7 @@ def _mean_of_lesions(name: str) -> Measure:
 
 _SHARE = {"spaces": ("native",), "perfect": 1.0}
 
-column("lesion_dice", title="lesion-wise Dice", **_SHARE)(_mean_of_lesions("dice"))
+column("lesion_dice", title="lesion-wise Dice", spaces=("native",), perfect=formulas.PERFECT)(_mean_of_lesions("dice"))
 column("lesion_hd95_mm", title="lesion-wise HD95 mm", **_MM)(
     _mean_of_lesions("hd95_mm")
 )  # the kind is that of the rules

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lms3d.errors import InputError
+from lms3d.scoring.dice import PERFECT
 
 WHOLE = ("WT", "TC", "ET")
 
@@ -56,7 +57,7 @@ class Rules:
     penalty_mm: float | Literal["diagonal"]
     """The HD95 if one of the two masks is empty, or a lesion is missed. "diagonal": that of the grid."""
     both_empty: Literal["perfect", "left out"] = "perfect"
-    """The scores if both masks are empty: Dice 1 and HD95 0, or NaN for all, which leaves the region out."""
+    """The scores if both masks are empty: `dice.PERFECT` and HD95 0, or NaN for all, which leaves the region out."""
     disjoint_is_missed: bool = False
     """Whether the HD95 of two masks without a voxel in common is the penalty, too."""
     nothing_to_find: float = 0.0
@@ -254,7 +255,7 @@ def _sets_of(cases: Iterable[str]) -> list[str]:
 def described(rules: Rules, *, chosen: bool) -> str:
     """One line about the rules for the head of every table. chosen: whether the user chose them; if not, the labels did."""
     penalty = "the diagonal of the grid" if rules.penalty_mm == "diagonal" else f"{rules.penalty_mm:g} mm"
-    empty = "Dice 1, HD95 0" if rules.both_empty == "perfect" else "left out"
+    empty = f"Dice {PERFECT:g}, HD95 0" if rules.both_empty == "perfect" else "left out"
     lesions = {
         "none": "no lesions are matched",
         "dilation": f"lesions dilated by {rules.dilation}"

@@ -85,7 +85,7 @@ def test_why(toy, capsys):
     assert "c1:0 is recomputed" in out
     assert said["why"] == (
         "recomputed: computing it again takes 1.1 ms; moving it out and back would take 6.3 ms, all of which idle links could "
-        "hide; that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"
+        "hide; moving it looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"
     )
     assert said["size"] == "4.00 MiB"
     assert said["made by"].startswith("c1 (Conv3D), from ")

@@ -65,9 +65,9 @@ def _why_not_the_cheaper(decision: Decision, sources: Sequence[Buffer]) -> list[
         return []
     stall = swap - hidden
     if decision.action == "recompute" and stall < recompute:
-        return ["that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"]
+        return ["moving it looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"]
     if decision.action == "swap" and recompute < stall and not sources:
-        return ["that looks cheaper, but the plan was chosen by the whole step"]
+        return ["computing it again looks cheaper, but the plan was chosen by the whole step"]
     return []
 
 

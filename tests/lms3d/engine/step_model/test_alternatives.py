@@ -61,8 +61,8 @@ def test_a_tensor_that_is_cheaper_to_recompute():
 
 
 @pytest.mark.parametrize(("action", "hidden", "recompute", "reason"), [
-    ("recompute", 6.0, 3.0, "; that looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"),
-    ("swap", 6.0, 1.0, "; that looks cheaper, but the plan was chosen by the whole step"),
+    ("recompute", 6.0, 3.0, "; moving it looks cheaper, but takes the links from other tensors, and on a CPU cores from the step"),
+    ("swap", 6.0, 1.0, "; computing it again looks cheaper, but the plan was chosen by the whole step"),
     ("recompute", 6.0, 1.0, "6.0 s of which idle links could hide"),
     ("swap", 6.0, 3.0, "computing it again would take 3.0 s"),
 ])  # fmt: skip
