@@ -139,6 +139,13 @@ def _halves(x: tf.Tensor, w: Weights) -> tf.Tensor:
     return tf.concat([second, first], 1)
 
 
+def _views(x: tf.Tensor, w: Weights) -> tf.Tensor:
+    """Parts along the first axis, which lie in the memory of the whole. Their readers could write there."""
+    planes = _images(x)
+    half = planes.shape[0] // 2
+    return tf.reshape(tf.concat([tf.sin(planes[half:]), tf.cos(planes[:half])], 0), x.shape)
+
+
 def _call(x: tf.Tensor, w: Weights) -> tf.Tensor:
     @tf.function(autograph=False)
     def inner(y: tf.Tensor) -> tf.Tensor:
@@ -238,6 +245,7 @@ UNARY: dict[str, Kind] = {
     "cumsum": lambda x, w: tf.cumsum(x, 1),
     "pad": lambda x, w: tf.pad(x, [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]])[:, :-1],
     "halves": _halves,
+    "views": _views,
     "unstack": lambda x, w: tf.stack(tf.unstack(x, axis=1), 1),
     "gather": lambda x, w: tf.gather(x, tf.range(x.shape[-1])[::-1], axis=-1),
     "square": lambda x, w: tf.square(tf.clip_by_value(x, -2, 2)),
@@ -300,7 +308,7 @@ BINARY: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
 SMOOTH = {"layer norm", "instance norm"} | set(
     """
     tanh gelu sigmoid softmax identity square conv3 conv2 depthwise bias matmul down up up-sample mean2 call cond while custom stop
-    reshape halves pad roll unstack gather
+    reshape halves views pad roll unstack gather
     """.split()  # noqa: SIM905 - a list of this length is read, not executed
 )
 
