@@ -278,7 +278,8 @@ class StepRunner:
         """The error of a rank whose gradients the others have, or wait for: a second try would exchange with their next step."""
         return DoesNotFit(
             f"this rank's train step ran out of memory in {format_size(self.engine.settings.limit_bytes)} while the ranks "
-            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again from the last checkpoint"
+            "exchanged gradients, and cannot be repeated alone; raise the memory limit and start again from the last checkpoint "
+            "(lms3d.train --resume does)"
         )
 
     def _cannot_be_undone(self, kind: str, prepared: Prepared) -> DoesNotFit:

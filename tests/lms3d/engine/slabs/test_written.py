@@ -19,7 +19,7 @@ def test_a_mapping_says_the_same(slabs):
 
 
 def test_the_error_of_a_small_limit_says_what_was_tried():
-    assert "--slabs off" in choice.note(choice.OFF, ())
+    assert 'slabs="off"' in choice.note(choice.OFF, ())
     assert choice.note(choice.AUTO, ()) == ""
     assert "down to 8/4" in choice.note(choice.AUTO, ((0, 8), (1, 4)))
     assert "4/1" in choice.note(((0, 4),), ((0, 4),))
