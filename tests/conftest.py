@@ -72,12 +72,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Lists the files that took longest, as many as `--durations` lists tests, and records what each test took if that is asked."""
     number = config.option.durations
     reports = itertools.chain.from_iterable(terminalreporter.stats.values())
-    taken = [(report.nodeid, report.duration) for report in reports if isinstance(report, pytest.TestReport)]
+    taken = [(one.nodeid, one.when, one.duration) for one in reports if isinstance(one, pytest.TestReport)]
     if config.getoption(RECORD):
         durations.record(taken)
     if number:
         seconds = Counter[str]()
-        for nodeid, duration in taken:
+        for nodeid, _, duration in taken:
             seconds[nodeid.split("::")[0]] += duration
         terminalreporter.section(f"slowest {number} files, of {sum(seconds.values()):.0f}s together")
         for file, longest in seconds.most_common(number):

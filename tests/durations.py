@@ -1,8 +1,9 @@
 """What each test took when that was last recorded: `make quick` leaves slow tests out, and workers begin with the longest files.
 
-`make test PYTEST_ARGS=--record-durations` writes `durations.json`: file within tests/ -> test without its parameters -> seconds,
-set-up included. A file's shorter tests stand together under REST. Slow tests that did not run keep their seconds. It is the record
-of one machine: nothing but the choice and the order of tests depends on it.
+`make test PYTEST_ARGS=--record-durations` writes `durations.json`: file within tests/ -> test without its parameters -> seconds.
+A file's shorter tests stand together under REST. Long set-ups stand under SHARED: the first test of a file waits for them, and if
+that is left out, the next one. Slow tests that did not run keep their seconds. It is the record of one machine: nothing but the
+choice and the order of tests depends on it.
 """
 
 import json
@@ -15,9 +16,13 @@ from lms3d.atomic_files import write_json
 FILE = Path(__file__).with_name("durations.json")
 SLOW_SECONDS = 1.0
 """A test of this many seconds, with all its parameters, is slow."""
-REST = "the rest"
+REST, SHARED = "the rest", "what all share"
+SHARED_SECONDS = 3.0
+"""A set-up of this many seconds belongs to a file, whose tests are all slow."""
 
 Durations = Mapping[str, Mapping[str, float]]
+Taken = tuple[str, str, float]
+"""Name of a test, phase ("setup", "call" or "teardown") and seconds."""
 
 
 def recorded() -> Durations:
@@ -33,9 +38,10 @@ def place(nodeid: str) -> tuple[str, str]:
 
 
 def is_slow(durations: Durations, nodeid: str) -> bool:
-    """Whether a test took SLOW_SECONDS. A test that was not recorded did not."""
+    """Whether a test took SLOW_SECONDS, or its file shares a long set-up. A test that was not recorded did not."""
     file, test = place(nodeid)
-    return durations.get(file, {}).get(test, 0.0) >= SLOW_SECONDS
+    known = durations.get(file, {})
+    return SHARED in known or known.get(test, 0.0) >= SLOW_SECONDS
 
 
 def file_seconds(durations: Durations, nodeid: str) -> float:
@@ -43,12 +49,12 @@ def file_seconds(durations: Durations, nodeid: str) -> float:
     return sum(durations.get(place(nodeid)[0], {}).values())
 
 
-def merged(before: Durations, taken: Iterable[tuple[str, float]], files: set[str]) -> Durations:
-    """The durations before, with those that were `taken` now, as pairs of name and seconds. files: all that there are."""
+def merged(before: Durations, taken: Iterable[Taken], files: set[str]) -> Durations:
+    """The durations before, with those that were `taken` now. files: all that there are."""
     seconds: dict[str, Counter[str]] = defaultdict(Counter)
-    for nodeid, duration in taken:
+    for nodeid, phase, duration in taken:
         file, test = place(nodeid)
-        seconds[file][test] += duration
+        seconds[file][SHARED if phase == "setup" and duration >= SHARED_SECONDS else test] += duration
     after: dict[str, dict[str, float]] = {}
     for file in sorted(files & (before.keys() | seconds.keys())):
         measured = {*seconds[file], REST} if file in seconds else set()
@@ -61,8 +67,8 @@ def merged(before: Durations, taken: Iterable[tuple[str, float]], files: set[str
     return after
 
 
-def record(taken: Iterable[tuple[str, float]]) -> None:
-    """Writes the file anew. taken: name of a test and seconds, as often as there are phases of tests."""
+def record(taken: Iterable[Taken]) -> None:
+    """Writes the file anew."""
     files = {str(path.relative_to(FILE.parent)) for path in FILE.parent.rglob("test_*.py")}
     before = recorded() if FILE.exists() else {}
     write_json(FILE, merged(before, taken, files))

@@ -51,6 +51,12 @@ def test_slow_tests_and_whole_commands_are_marked(file):
     assert [item.marks for item in items] == [[], [], ["slow"], [], ["slow"], ["slow"]]
 
 
+def test_all_tests_of_a_file_wait_for_what_they_share(file):
+    durations.record([("tests/data/test_short.py::test_y", "setup", 9.0)])
+    assert durations.is_slow(durations.recorded(), "tests/data/test_short.py::test_z")
+    assert not durations.is_slow(durations.recorded(), "tests/data/test_long.py::test_z")
+
+
 def test_workers_begin_with_the_longest_files(file):
     items = [Item(name) for name in NAMES]
     pytest_collection_modifyitems(SimpleNamespace(workerinput={}), items)
@@ -66,13 +72,13 @@ def test_workers_begin_with_the_longest_files(file):
 
 def test_what_a_run_took_replaces_what_its_tests_took_before(file):
     taken = [
-        ("tests/data/test_long.py::test_a[1]", 2.0), ("tests/data/test_long.py::test_a[2]", 3.04),
-        ("tests/data/test_long.py::test_e", 0.7), ("tests/data/test_long.py::test_f", 0.6), ("tests/test_gone.py::test_g", 7.0),
-        ("tests/data/test_short.py::test_y", 0.2),
+        ("tests/data/test_long.py::test_a[1]", "call", 2.0), ("tests/data/test_long.py::test_a[2]", "setup", 3.04),
+        ("tests/data/test_long.py::test_e", "call", 0.7), ("tests/data/test_long.py::test_f", "call", 0.6),
+        ("tests/test_gone.py::test_g", "call", 7.0), ("tests/data/test_short.py::test_y", "call", 0.2),
     ]  # fmt: skip
     durations.record(taken)
     assert durations.recorded() == {
-        "data/test_long.py": {"test_a": 5.0, "test_b": 1.0, durations.REST: 1.3},
+        "data/test_long.py": {"test_a": 2.0, "test_b": 1.0, durations.REST: 1.3, durations.SHARED: 3.0},
         "lms3d/test_middle.py": {"test_c": 20.5},
     }
 
@@ -96,5 +102,9 @@ def test_only_a_run_that_is_asked_to_records(file, asked):
 def test_recorded_tests_are_there():
     for name, tests in durations.recorded().items():
         text = (durations.FILE.parent / name).read_text()
-        missing = [test for test in tests if test != durations.REST and f"def {test.split('::')[-1]}(" not in text]
+        missing = [
+            test
+            for test in tests
+            if test not in (durations.REST, durations.SHARED) and f"def {test.split('::')[-1]}(" not in text
+        ]
         assert not missing, (name, missing)
