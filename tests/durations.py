@@ -57,7 +57,7 @@ def merged(before: Durations, taken: Iterable[Taken], files: set[str]) -> Durati
         seconds[file][SHARED if phase == "setup" and duration >= SHARED_SECONDS else test] += duration
     after: dict[str, dict[str, float]] = {}
     for file in sorted(files & (before.keys() | seconds.keys())):
-        measured = {*seconds[file], REST} if file in seconds else set()
+        measured = {*seconds[file], REST, SHARED} if file in seconds else set()
         tests = {test: old for test, old in before.get(file, {}).items() if test not in measured}
         slow = tests | {test: round(new, 1) for test, new in seconds[file].items() if new >= SLOW_SECONDS}
         rest = sum(new for new in seconds[file].values() if new < SLOW_SECONDS)

@@ -55,6 +55,8 @@ def test_all_tests_of_a_file_wait_for_what_they_share(file):
     durations.record([("tests/data/test_short.py::test_y", "setup", 9.0)])
     assert durations.is_slow(durations.recorded(), "tests/data/test_short.py::test_z")
     assert not durations.is_slow(durations.recorded(), "tests/data/test_long.py::test_z")
+    durations.record([("tests/data/test_short.py::test_y", "setup", 0.9)])
+    assert not durations.is_slow(durations.recorded(), "tests/data/test_short.py::test_z")
 
 
 def test_workers_begin_with_the_longest_files(file):
